@@ -1,0 +1,104 @@
+# Each target starts from nothing but Python 3.10+ and installs what it needs
+# into one virtual environment; a second call installs nothing.
+#
+#   make demo                   score shipped sentences with the embedded model
+#   make test                   install and run the quick tests
+#   make test-slow              the slow tests
+#   make parity                 compare with transformers and torch
+#   make test-all               the three above
+#   make lint                   ruff and mypy, as in CI and pre-commit
+#   make wheel                  dist/*.whl and dist/*.tar.gz
+#   make clean                  remove everything that make has made
+#
+#   make PYTHON=python3.12 ...  use another interpreter
+#   make VENV=/tmp/venv ...     put the environment elsewhere (no spaces)
+#   make PYTEST_ARGS='-k tau' test
+
+PYTHON ?= python3
+VENV ?= .venv
+PYTEST_ARGS ?=
+# The release that the parity tests were last run with. Where a CPU build of it
+# lies at hand pip takes that; otherwise pip may choose a CUDA build of several
+# gigabytes.
+TORCH ?= torch==2.13.0
+
+python := $(VENV)/bin/python
+pip := $(python) -m pip install --disable-pip-version-check -q
+
+# Stamps live in the environment, so that they go with it; the first one names
+# the Python release, so that another PYTHON makes a new environment.
+release := $(shell $(PYTHON) -c \
+  'import sys; print("%d.%d" % sys.version_info[:2])' 2>/dev/null)
+venv := $(VENV)/.venv-$(release)
+base := $(VENV)/.base-$(release)
+test := $(VENV)/.test-$(release)
+parity := $(VENV)/.parity-$(release)
+dev := $(VENV)/.dev-$(release)
+metadata := setup.py pyproject.toml
+
+pytest := JAX_PLATFORMS=cpu $(python) -m pytest $(PYTEST_ARGS)
+
+# All targets install into the same environment: one at a time, also under -j.
+.NOTPARALLEL:
+.DELETE_ON_ERROR:
+.PHONY: help demo test test-slow parity test-all lint wheel clean
+
+help:
+	@sed -n '/^#   /s/^#   //p' Makefile
+
+demo: $(base)
+	@$(python) -m t5score_jax.cli demo
+
+test: $(test)
+	$(pytest) -m 'not slow and not parity'
+
+test-slow: $(test)
+	$(pytest) -m 'slow and not parity'
+
+parity: $(parity)
+	$(pytest) -m parity
+
+test-all: test test-slow parity
+
+lint: $(dev)
+	$(python) -m ruff check .
+	$(python) -m ruff format --check .
+	$(python) -m mypy t5score_jax tasks
+
+wheel: $(dev)
+	rm -rf dist
+	$(python) -m build --outdir dist .
+
+clean:
+	rm -rf $(VENV) build dist *.egg-info
+	rm -rf .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+$(venv):
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10))' || { \
+	  echo "PYTHON=$(PYTHON): Python 3.10 or newer is needed;" \
+	    "name another one: make PYTHON=python3.11 ..." >&2; exit 1; }
+	@echo "Making $(VENV) with Python $(release) ..."
+	@$(PYTHON) -m venv --clear $(VENV)
+	@touch $@
+
+$(base): $(venv) $(metadata)
+	@echo "Installing t5score_jax; the first time this takes a minute ..."
+	@$(pip) -e .
+	@touch $@
+
+$(test): $(base)
+	@echo "Installing what training and the tests need ..."
+	@$(pip) -e '.[train,test]'
+	@touch $@
+
+$(parity): $(test)
+	@echo "Installing the reference implementations ..."
+	@$(pip) '$(TORCH)'
+	@$(pip) -e '.[train,test,parity]'
+	@touch $@
+
+$(dev): $(test)
+	@echo "Installing the developers' tools ..."
+	@$(pip) -e '.[train,test,dev]'
+	@touch $@
