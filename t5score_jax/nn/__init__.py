@@ -1,0 +1,1 @@
+"""Networks in Flax Linen: arrays in, arrays out; no data, no training."""

@@ -1,0 +1,451 @@
+"""The T5 family: T5 1.0, T5 1.1, mT5, ByT5 and umT5 from one configuration.
+
+Parameter names, shapes and logical axes are T5X's. Decoding returns hidden
+states: the product with the vocabulary belongs to the objective, which never
+forms it whole (``objectives.token_log_probs``). Not here: losses, training.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+import dataclasses
+from typing import Any
+
+import flax.linen as nn
+from flax.traverse_util import flatten_dict, unflatten_dict
+import jax
+import jax.numpy as jnp
+
+from t5score_jax.nn import layers
+
+Array = jax.Array
+Params = Mapping[str, Any]
+
+_REMAT_POLICIES = {
+  'none': None,
+  # Keeps matrix products, recomputes what is cheap.
+  'minimal': jax.checkpoint_policies.checkpoint_dots_with_no_batch_dims,
+  'full': jax.checkpoint_policies.nothing_saveable,
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class T5Config:
+  """Shape and arithmetic of a T5 network; plain values, JSON-serialisable.
+
+  Attributes:
+    vocab_size: rows of the embedding, padding to a round number included.
+    emb_dim: width of the residual stream (d_model).
+    num_heads: attention heads.
+    head_dim: width of a head (d_kv).
+    mlp_dim: inner width of the feed-forward blocks (d_ff).
+    num_encoder_layers: encoder depth.
+    num_decoder_layers: decoder depth.
+    mlp_activations: ('relu',) for T5 1.0, ('gelu', 'linear') for T5 1.1, mT5.
+    logits_via_embedding: whether the output shares the embedding (T5 1.0).
+    dropout_rate: dropout in training, [0, 1).
+    relative_attention_num_buckets: buckets of the position bias.
+    relative_attention_max_distance: distance of the last bucket.
+    relative_attention_per_layer: a position bias in every layer (umT5)
+      instead of one for the stack. Scanned layers always have their own.
+    dtype: arithmetic of activations, 'float32' or 'bfloat16'; parameters are
+      float32 always.
+    remat: 'none', 'minimal' or 'full': what the backward pass recomputes.
+    scan_layers: compile one layer and loop over it; parameters of all layers
+      are stacked on axis 1, as in T5X's scanned models.
+  """
+
+  vocab_size: int
+  emb_dim: int = 512
+  num_heads: int = 6
+  head_dim: int = 64
+  mlp_dim: int = 1024
+  num_encoder_layers: int = 8
+  num_decoder_layers: int = 8
+  mlp_activations: tuple[str, ...] = ('gelu', 'linear')
+  logits_via_embedding: bool = False
+  dropout_rate: float = 0.0
+  relative_attention_num_buckets: int = 32
+  relative_attention_max_distance: int = 128
+  relative_attention_per_layer: bool = False
+  dtype: str = 'float32'
+  remat: str = 'none'
+  scan_layers: bool = False
+
+  def __post_init__(self) -> None:
+    # JSON and gin give lists; a frozen, hashable configuration needs a tuple.
+    object.__setattr__(self, 'mlp_activations', tuple(self.mlp_activations))
+    if self.remat not in _REMAT_POLICIES:
+      raise ValueError(
+        f'remat={self.remat!r}: use one of {sorted(_REMAT_POLICIES)}'
+      )
+    if self.dtype not in ('float32', 'bfloat16'):
+      raise ValueError(f"dtype={self.dtype!r}: use 'float32' or 'bfloat16'")
+    for name in self.mlp_activations:
+      if name not in layers._ACTIVATIONS:
+        raise ValueError(
+          f'mlp_activations: {name!r} is not one of '
+          f'{sorted(layers._ACTIVATIONS)}'
+        )
+
+  @property
+  def array_dtype(self) -> jnp.dtype:
+    """The activations' dtype as an array dtype."""
+    return jnp.dtype(self.dtype)
+
+  @property
+  def biases_per_layer(self) -> bool:
+    """Whether each layer owns its relative position bias."""
+    return self.relative_attention_per_layer or self.scan_layers
+
+
+def _attention(config: T5Config, name: str) -> layers.Attention:
+  return layers.Attention(
+    config.num_heads,
+    config.head_dim,
+    config.dropout_rate,
+    config.array_dtype,
+    split_heads=config.scan_layers,
+    name=name,
+  )
+
+
+def _position_bias(
+  config: T5Config, *, bidirectional: bool
+) -> layers.RelativePositionBias:
+  return layers.RelativePositionBias(
+    config.num_heads,
+    bidirectional,
+    config.relative_attention_num_buckets,
+    config.relative_attention_max_distance,
+    name='relpos_bias',
+  )
+
+
+class _Layer(nn.Module):
+  """What encoder and decoder layers share: residual blocks around norms."""
+
+  config: T5Config
+  deterministic: bool = True
+
+  def norm(self, name: str, x: Array) -> Array:
+    return layers.RMSNorm(dtype=self.config.array_dtype, name=name)(x)
+
+  def dropout(self, x: Array) -> Array:
+    return nn.Dropout(self.config.dropout_rate, broadcast_dims=(-2,))(
+      x, deterministic=self.deterministic
+    )
+
+  def mlp_block(self, x: Array) -> Array:
+    c = self.config
+    y = self.norm('pre_mlp_layer_norm', x)
+    y = layers.MLP(
+      c.mlp_dim, c.mlp_activations, c.dropout_rate, c.array_dtype, name='mlp'
+    )(y, deterministic=self.deterministic)
+    return x + self.dropout(y)
+
+
+class EncoderLayer(_Layer):
+  """Self-attention and MLP, each normalised before and added after."""
+
+  @nn.compact
+  def __call__(
+    self, x: Array, mask: Array, position_bias: Array | None
+  ) -> tuple[Array, None]:
+    x = layers.constrain(x, ('batch', 'length', 'embed'))
+    if position_bias is None:
+      bias = _position_bias(self.config, bidirectional=True)
+      position_bias = bias(x.shape[1], x.shape[1])
+    y = self.norm('pre_attention_layer_norm', x)
+    y = _attention(self.config, 'attention')(
+      y, y, position_bias + mask, deterministic=self.deterministic
+    )
+    x = self.mlp_block(x + self.dropout(y))
+    return x, None  # a pair, as lax.scan wants it
+
+
+class DecoderLayer(_Layer):
+  """Causal self-attention, cross-attention and MLP."""
+
+  @nn.compact
+  def __call__(
+    self,
+    x: Array,
+    encoded: Array,
+    causal_mask: Array,
+    encoder_mask: Array,
+    position_bias: Array | None,
+  ) -> tuple[Array, None]:
+    x = layers.constrain(x, ('batch', 'length', 'embed'))
+    if position_bias is None:
+      bias = _position_bias(self.config, bidirectional=False)
+      position_bias = bias(x.shape[1], x.shape[1])
+    y = self.norm('pre_self_attention_layer_norm', x)
+    y = _attention(self.config, 'self_attention')(
+      y, y, position_bias + causal_mask, deterministic=self.deterministic
+    )
+    x = x + self.dropout(y)
+    y = self.norm('pre_cross_attention_layer_norm', x)
+    y = _attention(self.config, 'encoder_decoder_attention')(
+      y, encoded, encoder_mask, deterministic=self.deterministic
+    )
+    x = self.mlp_block(x + self.dropout(y))
+    return x, None
+
+
+class _Stack(nn.Module):
+  """Embedded tokens through all layers of one kind, then a norm."""
+
+  config: T5Config
+  deterministic: bool = True
+
+  def dropout(self, x: Array) -> Array:
+    return nn.Dropout(self.config.dropout_rate, broadcast_dims=(-2,))(
+      x, deterministic=self.deterministic
+    )
+
+  def run_layers(
+    self, layer: type[_Layer], depth: int, side: str, x: Array, *args: Any
+  ) -> Array:
+    """Applies ``depth`` layers: one after the other, or scanned."""
+    c = self.config
+    bidirectional = side == 'encoder'
+    position_bias = None
+    if not c.biases_per_layer:
+      bias = _position_bias(c, bidirectional=bidirectional)
+      position_bias = bias(x.shape[1], x.shape[1])
+    if c.remat != 'none':
+      layer = nn.remat(
+        layer,
+        policy=_REMAT_POLICIES[c.remat],
+        prevent_cse=not c.scan_layers,
+      )
+    if c.scan_layers:
+      layer = nn.scan(
+        layer,
+        variable_axes={'params': 1},
+        split_rngs={'params': True, 'dropout': True},
+        in_axes=nn.broadcast,
+        length=depth,
+      )
+      x, _ = layer(c, self.deterministic, name=side)(x, *args, position_bias)
+    else:
+      for i in range(depth):
+        x, _ = layer(c, self.deterministic, name=f'layers_{i}')(
+          x, *args, position_bias
+        )
+    x = layers.RMSNorm(dtype=c.array_dtype, name=f'{side}_norm')(x)
+    return self.dropout(x)
+
+
+class Encoder(_Stack):
+  """[batch, length, emb_dim] embedded inputs -> [batch, length, emb_dim]."""
+
+  @nn.compact
+  def __call__(self, embedded: Array, mask: Array) -> Array:
+    return self.run_layers(
+      EncoderLayer,
+      self.config.num_encoder_layers,
+      'encoder',
+      self.dropout(embedded),
+      mask,
+    )
+
+
+class Decoder(_Stack):
+  """Hidden states; its vocabulary kernel is used by ``output_kernel``."""
+
+  @nn.compact
+  def __call__(
+    self, embedded: Array, encoded: Array, encoder_mask: Array
+  ) -> Array:
+    c = self.config
+    if not c.logits_via_embedding:
+      # Declared here for its name, multiplied in the objective.
+      _OutputKernel(c.emb_dim, c.vocab_size, name='logits_dense')()
+    length = embedded.shape[1]
+    # [1, 1, length, length]: position i sees 0..i.
+    causal = jnp.tril(jnp.ones((length, length), bool))[None, None]
+    causal_mask = jnp.where(causal, 0.0, layers.MASKED)
+    return self.run_layers(
+      DecoderLayer,
+      c.num_decoder_layers,
+      'decoder',
+      self.dropout(embedded),
+      encoded,
+      causal_mask,
+      encoder_mask,
+    )
+
+
+class _OutputKernel(nn.Module):
+  """The untied output matrix [emb_dim, vocab_size]."""
+
+  emb_dim: int
+  vocab_size: int
+
+  @nn.compact
+  def __call__(self) -> Array:
+    return self.param(
+      'kernel',
+      nn.initializers.variance_scaling(1.0, 'fan_in', 'truncated_normal'),
+      (self.emb_dim, self.vocab_size),
+      jnp.float32,
+    )
+
+
+class Transformer(nn.Module):
+  """Encoder-decoder of the T5 family.
+
+  Padding has id 0 and is masked as a key; hidden states at padded positions
+  are defined but mean nothing.
+
+  Attributes:
+    config: the network's shape.
+    deterministic: False applies dropout and needs a 'dropout' random key.
+  """
+
+  config: T5Config
+  deterministic: bool = True
+
+  def setup(self) -> None:
+    c = self.config
+    self.token_embedder = layers.Embedding(
+      c.vocab_size, c.emb_dim, c.array_dtype
+    )
+    self.encoder = Encoder(c, self.deterministic)
+    self.decoder = Decoder(c, self.deterministic)
+
+  def encode(self, encoder_input_tokens: Array) -> Array:
+    """Encodes: [batch, length] int -> [batch, length, emb_dim]."""
+    mask = _padding_mask(encoder_input_tokens)
+    return self.encoder(self.token_embedder(encoder_input_tokens), mask)
+
+  def decode(
+    self,
+    encoded: Array,
+    encoder_input_tokens: Array,
+    decoder_input_tokens: Array,
+  ) -> Array:
+    """Decodes with teacher forcing, up to the product with the vocabulary.
+
+    Args:
+      encoded: [batch, input_length, emb_dim], from ``encode``.
+      encoder_input_tokens: int [batch, input_length], to mask its padding.
+      decoder_input_tokens: int [batch * k, target_length], targets shifted
+        right. With k > 1, rows b*k .. b*k + k - 1 are decoded from encoded
+        row b, whose keys and values are computed once.
+
+    Returns:
+      Hidden states [batch * k, target_length, emb_dim]; multiply by
+      ``output_kernel`` for logits.
+    """
+    mask = _padding_mask(encoder_input_tokens)
+    embedded = self.token_embedder(decoder_input_tokens)
+    return self.decoder(embedded, encoded, mask)
+
+  def __call__(
+    self,
+    encoder_input_tokens: Array,
+    decoder_input_tokens: Array,
+    decoder_target_tokens: Array | None = None,
+  ) -> Array:
+    """Encodes and decodes; returns hidden states.
+
+    ``decoder_target_tokens`` stands for T5X's argument order and is not
+    needed: the causal mask already hides what a target's padding would.
+    """
+    del decoder_target_tokens
+    encoded = self.encode(encoder_input_tokens)
+    return self.decode(encoded, encoder_input_tokens, decoder_input_tokens)
+
+
+def _padding_mask(tokens: Array) -> Array:
+  """[batch, length] -> additive float32 [batch, 1, 1, length]."""
+  return jnp.where(tokens > 0, 0.0, layers.MASKED)[:, None, None, :]
+
+
+def output_kernel(params: Params, config: T5Config) -> Array:
+  """The matrix [emb_dim, vocab_size] from hidden states to logits.
+
+  With tied weights it is the transposed embedding divided by sqrt(emb_dim),
+  as T5 1.0 scales its decoder's output.
+  """
+  if config.logits_via_embedding:
+    embedding = params['token_embedder']['embedding']
+    return embedding.T * config.emb_dim**-0.5
+  return params['decoder']['logits_dense']['kernel']
+
+
+def logits(
+  params: Params,
+  config: T5Config,
+  encoder_input_tokens: Array,
+  decoder_input_tokens: Array,
+) -> Array:
+  """Logits float32 [batch, target_length, vocab_size], for tests and export.
+
+  Training and scoring never hold this array; see
+  ``objectives.token_log_probs``.
+  """
+  hidden = Transformer(config).apply(
+    {'params': params}, encoder_input_tokens, decoder_input_tokens
+  )
+  kernel = output_kernel(params, config).astype(config.array_dtype)
+  return jnp.dot(hidden, kernel, preferred_element_type=jnp.float32)
+
+
+def init_params(config: T5Config, rng: Array) -> Params:
+  """Random parameters, a nested dict with T5X's names, float32."""
+  tokens = jnp.ones((1, 2), jnp.int32)
+  return Transformer(config).init(rng, tokens, tokens)['params']
+
+
+# Logical axes by the end of a parameter's name, without its layer axis.
+_JOINED = ('joined_kv',)
+_HEADS = ('heads', 'kv')
+_LOGICAL_AXES: tuple[tuple[str, tuple[str, ...]], ...] = (
+  ('token_embedder/embedding', ('vocab', 'embed')),
+  ('logits_dense/kernel', ('embed', 'vocab')),
+  ('relpos_bias/rel_embedding', ('heads', 'relpos_buckets')),
+  ('mlp/wo/kernel', ('mlp', 'embed')),
+  ('mlp/wi/kernel', ('embed', 'mlp')),
+  ('mlp/wi_0/kernel', ('embed', 'mlp')),
+  ('mlp/wi_1/kernel', ('embed', 'mlp')),
+  ('norm/scale', ('embed',)),
+)
+
+
+def logical_axes(params: Params) -> Params:
+  """Names every axis of every parameter, as T5X does.
+
+  Args:
+    params: the tree, or its ``jax.eval_shape``.
+
+  Returns:
+    The same tree with a tuple of axis names per parameter, to be mapped onto
+    a mesh by ``training.partitioning``.
+
+  Raises:
+    ValueError: a parameter that no T5 network has.
+  """
+  axes = {}
+  for path, leaf in flatten_dict(params).items():
+    name = '/'.join(path)
+    scanned = path[:2] in (('encoder', 'encoder'), ('decoder', 'decoder'))
+    joined = _HEADS if scanned else _JOINED
+    found = next((a for end, a in _LOGICAL_AXES if name.endswith(end)), None)
+    if found is None and path[-2] in ('query', 'key', 'value'):
+      found = ('embed', *joined)
+    elif found is None and path[-2] == 'out':
+      found = (*joined, 'embed')
+    if found is None:
+      raise ValueError(f'no logical axes are known for parameter {name}')
+    if scanned:
+      found = (found[0], 'layers', *found[1:])
+    if len(found) != len(leaf.shape):
+      raise ValueError(
+        f'parameter {name} has shape {leaf.shape}; expected axes {found}'
+      )
+    axes[path] = found
+  return unflatten_dict(axes)
