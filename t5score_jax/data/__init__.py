@@ -1,0 +1,1 @@
+"""Text on its way in and out: files, records, vocabularies, features."""

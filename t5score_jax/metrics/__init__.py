@@ -1,0 +1,1 @@
+"""Metrics: one file each, loaded by name with `base.load_metric`."""

@@ -1,0 +1,494 @@
+"""What every metric is: a class that scores segments and signs its scores.
+
+A new metric is one new file in this folder. It defines a class `Metric`, a
+subclass of the one here, with a name, `signature` and `score_segments`; the
+file's name is the metric's name for `load_metric` and for `--metric`:
+
+    # t5score_jax/metrics/length.py
+    class Metric(base.Metric):
+      name = 'length'
+
+      def signature(self):
+        return base.format_signature({'metric': self.name})
+
+      def score_segments(self, segments):
+        values = [len(segment.hypothesis) for segment in segments]
+        return base.Scores(values, self.signature())
+
+Higher means better, for every metric. Not for agreement with human judgments
+(`evaluation`).
+"""
+
+from __future__ import annotations
+
+import abc
+import collections
+import dataclasses
+import difflib
+import importlib
+import inspect
+import pkgutil
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, ClassVar
+
+import numpy as np
+
+import t5score_jax
+from t5score_jax import metrics
+from t5score_jax.data.records import Segment
+
+#: As sacrebleu has it, so that intervals can be told apart from chance.
+DEFAULT_RESAMPLES = 1000
+DEFAULT_SEED = 12345
+# How many random draws the bootstrap holds in memory at a time (8 bytes each).
+_DRAWS = 4_000_000
+
+
+@dataclasses.dataclass(frozen=True)
+class Corpus:
+  """Statistics from which a metric computes one value for a whole system.
+
+  BLEU of a system is not the mean of its sentences' BLEU: it is computed from
+  sums over the sentences. A metric that has such a value gives the summands.
+
+  Attributes:
+    statistics: The summands, [N, S].
+    aggregate: A function of their sum, [S] -> the system's value.
+  """
+
+  statistics: np.ndarray
+  aggregate: Callable[[np.ndarray], float]
+
+
+@dataclasses.dataclass(frozen=True)
+class Scores:
+  """The scores of N segments, in their order.
+
+  Attributes:
+    values: The scores, float [N], finite; higher is better.
+    signature: `key:value|key:value|...`, enough to reproduce the scores.
+    components: What the scores are made of, float [N] each, by name; for
+      example precision and recall.
+    truncated: How many texts were longer than the metric reads, and were cut.
+    notes: Further things to tell the user, a sentence each.
+    corpus: How a system's value is computed; None means the mean of `values`.
+  """
+
+  values: np.ndarray
+  signature: str
+  components: Mapping[str, np.ndarray] = dataclasses.field(default_factory=dict)
+  truncated: int = 0
+  notes: tuple[str, ...] = ()
+  corpus: Corpus | None = None
+
+  def __post_init__(self) -> None:
+    object.__setattr__(self, 'values', np.asarray(self.values))
+    if self.values.ndim != 1:
+      raise ValueError(f'values must be [N], not {self.values.shape}')
+    columns = {'values': self.values, **self.components}
+    if self.corpus is not None:
+      columns['corpus.statistics'] = self.corpus.statistics
+    for name, column in columns.items():
+      if len(column) != len(self.values):
+        raise ValueError(
+          f'{name} has {len(column)} rows for {len(self.values)} segments'
+        )
+      wrong = np.flatnonzero(
+        ~np.isfinite(column.reshape(len(column), -1)).all(1)
+      )
+      if wrong.size:
+        raise ValueError(
+          f'{name}[{wrong[0]}] is {column[wrong[0]]}: a metric must define a'
+          ' finite score for every segment, an empty one too'
+        )
+
+  def __len__(self) -> int:
+    return len(self.values)
+
+  @property
+  def system(self) -> float:
+    """The value of all segments taken as one system's.
+
+    Raises:
+      ValueError: There are no segments.
+    """
+    if not len(self):
+      raise ValueError('no segments: there is no system value')
+    if self.corpus is None:
+      return float(np.mean(self.values, dtype=np.float64))
+    return float(self.corpus.aggregate(self.corpus.statistics.sum(axis=0)))
+
+
+@dataclasses.dataclass(frozen=True)
+class SystemScore:
+  """One system's value on one language pair, with a bootstrap interval.
+
+  Attributes:
+    system: The system's name; None where the segments have none.
+    language_pair: The language pair; None where the segments have none.
+    value: The value; higher is better.
+    low: Lower end of the 95% interval; None if it was not asked for.
+    high: Upper end of the 95% interval; None if it was not asked for.
+    segments: How many segments the value stands on.
+  """
+
+  system: str | None
+  language_pair: str | None
+  value: float
+  low: float | None
+  high: float | None
+  segments: int
+
+
+class Metric(abc.ABC):
+  """A metric: scores segments, and signs the scores.
+
+  Attributes:
+    name: The name to show.
+    VARIANTS: Options that a suffix of the metric's name stands for:
+      `{'++': {'word_order': 2}}` in `chrf.py` makes `chrf++`.
+  """
+
+  name: str
+  VARIANTS: ClassVar[Mapping[str, Mapping[str, Any]]] = {}
+
+  @abc.abstractmethod
+  def signature(self) -> str:
+    """What the scores depend on; use `format_signature`."""
+
+  @abc.abstractmethod
+  def score_segments(self, segments: Sequence[Segment]) -> Scores:
+    """Scores segments.
+
+    Args:
+      segments: N segments, in any order, of any number of systems.
+
+    Returns:
+      N scores in the order of the segments. No segments give no scores.
+
+    Raises:
+      ValueError: A segment lacks what the metric needs; use
+        `require_references` and `require_sources`.
+    """
+
+  def score(
+    self,
+    hypotheses: Iterable[str],
+    references: Iterable[str | Iterable[str]] | None = None,
+    sources: Iterable[str] | None = None,
+  ) -> Scores:
+    """Scores hypotheses, one segment each.
+
+    Lists, tuples, generators, NumPy arrays and pandas columns are all good.
+
+    Args:
+      hypotheses: N texts.
+      references: For each hypothesis its reference, or a list of its
+        references: `[['a', 'b'], ['c', 'd']]` are two references of each of
+        two hypotheses. An array or a data frame [N, K] has K references. (The
+        outer list always goes over the hypotheses; for lists that go over the
+        references first, as sacrebleu takes them, give `zip(*references)`.)
+      sources: N source texts.
+
+    Returns:
+      The N scores.
+
+    Raises:
+      TypeError: A single string where many are expected, or an element that
+        is not a string (a missing value, for example).
+      ValueError: The numbers of texts differ, or the metric needs texts that
+        are not given.
+    """
+    texts = _texts(hypotheses, 'hypotheses')
+    shared = None if references is None else _reference_lists(references)
+    origins = None if sources is None else _texts(sources, 'sources')
+    if shared is not None and len(shared) != len(texts):
+      transposed = {len(row) for row in shared} == {len(texts)}
+      raise ValueError(
+        f'{len(texts)} hypotheses but {len(shared)} references; there must be'
+        ' one for each, or a list of several for each'
+        + (
+          '. These look like lists of all first references, all second'
+          ' references, ...: give zip(*references)'
+          if transposed
+          else ''
+        )
+      )
+    if origins is not None and len(origins) != len(texts):
+      raise ValueError(
+        f'{len(texts)} hypotheses but {len(origins)} sources; there must be'
+        ' one for each'
+      )
+    return self.score_segments(
+      [
+        Segment(
+          hypothesis=text,
+          references=() if shared is None else shared[index],
+          source=None if origins is None else origins[index],
+        )
+        for index, text in enumerate(texts)
+      ]
+    )
+
+
+def _rows(values: Any, name: str) -> list[Any]:
+  """The elements of any collection that has an order."""
+  if isinstance(values, (str, bytes)):
+    raise TypeError(
+      f'{name} is one text; give a list, even of one: [{values[:20]!r}]'
+    )
+  if isinstance(values, (Mapping, set, frozenset)):
+    raise TypeError(
+      f'{name} is a {type(values).__name__}; give a list, whose order is clear'
+    )
+  if hasattr(values, 'to_numpy'):  # a data frame iterates over column names
+    values = values.to_numpy()
+  try:
+    return list(values)
+  except TypeError as error:
+    raise TypeError(
+      f'{name} is a {type(values).__name__}; give a list of texts'
+    ) from error
+
+
+def _texts(values: Any, name: str) -> list[str]:
+  """The elements, which must be texts."""
+  rows = _rows(values, name)
+  for index, text in enumerate(rows):
+    if not isinstance(text, str):
+      raise TypeError(
+        f'{name}[{index}] is {text!r} ({type(text).__name__}), not a text;'
+        " an empty text is ''"
+      )
+  # str() turns NumPy's strings into plain ones.
+  return [str(text) for text in rows]
+
+
+def _reference_lists(values: Any) -> list[tuple[str, ...]]:
+  """The references of each hypothesis, one or several."""
+  rows = _rows(values, 'references')
+  return [
+    (str(row),)
+    if isinstance(row, str)
+    else tuple(_texts(row, f'references[{index}]'))
+    for index, row in enumerate(rows)
+  ]
+
+
+def format_signature(settings: Mapping[str, object]) -> str:
+  """Writes settings as `key:value|key:value|...|version:...`.
+
+  >>> format_signature({'metric': 'bleu', 'tok': '13a'})  # doctest: +ELLIPSIS
+  'metric:bleu|tok:13a|version:...'
+
+  Args:
+    settings: Everything that a score depends on, in the order to show.
+
+  Returns:
+    The signature, with this package's version at the end.
+
+  Raises:
+    ValueError: A key or a value would make the signature ambiguous.
+  """
+  pairs = {**settings, 'version': t5score_jax.__version__}
+  for key, value in pairs.items():
+    if '|' in f'{key}{value}' or ':' in key or '\n' in f'{value}':
+      raise ValueError(f'{key!r}: {value!r} cannot stand in a signature')
+  return '|'.join(f'{key}:{value}' for key, value in pairs.items())
+
+
+def require_references(segments: Sequence[Segment], name: str) -> str:
+  """Checks that every segment has a reference.
+
+  Args:
+    segments: The segments.
+    name: The metric, for the message.
+
+  Returns:
+    For the signature, the number of references of every segment: `'1'`,
+    `'2'`, ..., or `'var'` where it differs (sacrebleu's `nrefs`).
+
+  Raises:
+    ValueError: A segment has no reference.
+  """
+  for index, segment in enumerate(segments):
+    if not segment.references:
+      raise ValueError(
+        f'{name} needs references, and {_place(segment, index)} has none'
+      )
+  counts = {len(segment.references) for segment in segments}
+  return str(*counts) if len(counts) == 1 else 'var'
+
+
+def require_sources(segments: Sequence[Segment], name: str) -> None:
+  """Checks that every segment has a source; as `require_references`."""
+  for index, segment in enumerate(segments):
+    if segment.source is None:
+      raise ValueError(
+        f'{name} needs sources, and {_place(segment, index)} has none'
+      )
+
+
+def _place(segment: Segment, index: int) -> str:
+  """Where a segment is, in words."""
+  ids = [
+    f'{name} {value!r}'
+    for name in ('language_pair', 'system', 'document', 'segment')
+    if (value := getattr(segment, name)) is not None
+  ]
+  return f'segment number {index + 1}' + (f' ({", ".join(ids)})' if ids else '')
+
+
+def system_scores(
+  segments: Sequence[Segment],
+  scores: Scores,
+  resamples: int = DEFAULT_RESAMPLES,
+  seed: int = DEFAULT_SEED,
+) -> list[SystemScore]:
+  """The value of every system, with a bootstrap interval.
+
+  A value is what `Scores.corpus` says, or else the mean. The interval holds
+  the middle 95% of the values of samples of the system's segments, drawn with
+  replacement (Koehn 2004, section 3). Every system's draws begin at the seed:
+  its interval doesn't depend on which other systems are there.
+
+  Args:
+    segments: N segments.
+    scores: Their scores.
+    resamples: How many samples to draw; 0 for no intervals.
+    seed: The seed of the draws.
+
+  Returns:
+    One entry for each pair of system and language pair, as they first occur.
+
+  Raises:
+    ValueError: There are more or fewer scores than segments.
+  """
+  if len(segments) != len(scores):
+    raise ValueError(f'{len(segments)} segments but {len(scores)} scores')
+  corpus = scores.corpus or Corpus(
+    np.stack([scores.values, np.ones(len(scores))], axis=1, dtype=np.float64),
+    lambda sums: sums[0] / sums[1],
+  )
+  members = collections.defaultdict(list)
+  for index, segment in enumerate(segments):
+    members[segment.system, segment.language_pair].append(index)
+  found = []
+  for (system, language_pair), rows in members.items():
+    statistics = np.asarray(corpus.statistics, np.float64)[rows]
+    low, high = None, None
+    if resamples:
+      low, high = (
+        float(bound)
+        for bound in np.percentile(
+          [
+            corpus.aggregate(sums)
+            for sums in _resampled_sums(statistics, resamples, seed)
+          ],
+          [2.5, 97.5],
+        )
+      )
+    found.append(
+      SystemScore(
+        system=system,
+        language_pair=language_pair,
+        value=float(corpus.aggregate(statistics.sum(axis=0))),
+        low=low,
+        high=high,
+        segments=len(rows),
+      )
+    )
+  return found
+
+
+def system_means(
+  segments: Sequence[Segment],
+  values: np.ndarray,
+  resamples: int = DEFAULT_RESAMPLES,
+  seed: int = DEFAULT_SEED,
+) -> list[SystemScore]:
+  """The mean value of every system; `system_scores` says the rest."""
+  return system_scores(segments, Scores(values, ''), resamples, seed)
+
+
+def _resampled_sums(
+  statistics: np.ndarray, resamples: int, seed: int
+) -> np.ndarray:
+  """Sums over samples with replacement: [N, S] -> [resamples, S].
+
+  How often each row was drawn, times the rows, is one matrix product.
+  """
+  rng = np.random.default_rng(seed)
+  size = len(statistics)
+  block = max(1, _DRAWS // size)
+  sums = []
+  for start in range(0, resamples, block):
+    count = min(block, resamples - start)
+    # [count, N] -> [count, N]
+    draws = rng.integers(size, size=(count, size))
+    draws += np.arange(count)[:, None] * size
+    times = np.bincount(draws.ravel(), minlength=count * size)
+    sums.append(times.reshape(count, size).astype(np.float64) @ statistics)
+  return np.concatenate(sums)
+
+
+def available_metrics() -> list[str]:
+  """The names of the metrics, without their variants: this folder's files."""
+  return sorted(
+    module.name
+    for module in pkgutil.iter_modules(metrics.__path__)
+    if module.name != 'base' and not module.name.startswith('_')
+  )
+
+
+def load_metric(name: str, **options: Any) -> Metric:
+  """Loads a metric by its name, which is that of its file.
+
+  A name may end in one of the metric's variants: `chrf++` is `chrf` with
+  `word_order=2`, `rouge-2` is `rouge` with `variant='2'`. Case and hyphens
+  don't matter.
+
+  Args:
+    name: `'bleu'`, `'chrf++'`, `'t5score'`, ...
+    **options: Options of the metric's class; they go before the variant's.
+
+  Returns:
+    The metric.
+
+  Raises:
+    ValueError: There is no such metric or variant.
+    TypeError: The metric has no such option.
+  """
+  plain = name.lower().replace('-', '').replace('_', '')
+  known = {file.replace('_', ''): file for file in available_metrics()}
+  stems = [stem for stem in known if plain.startswith(stem)]
+  if not stems:
+    close = difflib.get_close_matches(plain, known, 1)
+    raise ValueError(
+      f'no metric {name!r};'
+      + (f' did you mean {close[0]!r}?' if close else '')
+      + f' There are: {", ".join(known.values())}'
+    )
+  stem = max(stems, key=len)
+  module = importlib.import_module(f't5score_jax.metrics.{known[stem]}')
+  variant = plain[len(stem) :]
+  if variant and variant not in module.Metric.VARIANTS:
+    variants = [stem + suffix for suffix in module.Metric.VARIANTS]
+    close = difflib.get_close_matches(plain, [*known, *variants], 1)
+    raise ValueError(
+      f'no metric {name!r};'
+      + (f' did you mean {close[0]!r}?' if close else '')
+      + f' There are: {", ".join([*known.values(), *variants])}'
+    )
+  if variant:
+    options = {**module.Metric.VARIANTS[variant], **options}
+  accepted = inspect.signature(module.Metric).parameters
+  for option in options:
+    if option not in accepted:
+      close = difflib.get_close_matches(option, accepted, 1)
+      raise TypeError(
+        f'metric {name!r} has no option {option!r};'
+        + (f' did you mean {close[0]!r}?' if close else '')
+        + (f' It has: {", ".join(accepted)}' if accepted else ' It has none')
+      )
+  return module.Metric(**options)
