@@ -27,13 +27,12 @@ import dataclasses
 import math
 import os
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, SupportsFloat
 
 from t5score_jax.data import tables
 from t5score_jax.data.files import (
   RecordError,
-  check_writable,
   open_text,
   read_lines,
   write_atomically,
@@ -97,9 +96,10 @@ class Segment:
   )
 
   def __post_init__(self) -> None:
-    if isinstance(self.references, str):
+    references: object = self.references
+    if isinstance(references, str):
       raise TypeError(
-        'references is one string; give a tuple of strings: (text,)'
+        f'references is one string; give a tuple of strings: ({references!r},)'
       )
     object.__setattr__(self, 'references', tuple(self.references))
 
@@ -205,39 +205,19 @@ def stream_records(
   """
   columns = _checked_columns(columns, ratings)
   path = os.fspath(path)
+  plans: dict[tuple[str, ...], _Plan] = {}
   with open_text(path) as lines:
     table = tables.read_table(lines, path, format, quoting)
-    wanted = {*columns.values(), *(columns.get(name, name) for name in ratings)}
-    plans: dict[tuple[str, ...], dict[str, str]] = {}
     if table.header is not None:
-      plans[table.header] = _plan(table.header, columns, path, 1)
-      _check_present(wanted, plans, path, 1)
+      plans[table.header] = _plan(table.header, columns, ratings, path, 1)
+      _check_present(plans, columns, ratings, path)
     for line, row in table.rows:
       names = tuple(row)
       if names not in plans:
-        plans[names] = _plan(names, columns, path, line)
-      if table.format == 'tsv':
-        kept = plans[names]['hypothesis']
-        row = {k: v if v or k == kept else None for k, v in row.items()}
-      yield _segment(row, plans[names], columns, ratings, path, line)
-    _check_present(wanted, plans, path, None)
-
-
-def _check_present(
-  wanted: Iterable[str],
-  plans: Iterable[tuple[str, ...]],
-  path: str,
-  line: int | None,
-) -> None:
-  """Raises RecordError if a column was asked for that no row has."""
-  present = dict.fromkeys(name for names in plans for name in names)
-  for name in sorted(set(wanted) - set(present)):
-    raise RecordError(
-      f'there is no column {name!r};' + tables.suggest(name, present),
-      path=path,
-      line=line,
-      field=name,
-    )
+        plans[names] = _plan(names, columns, ratings, path, line)
+      yield _segment(row, plans[names], path, line, table.format == 'tsv')
+    if plans:
+      _check_present(plans, columns, ratings, path)
 
 
 def _checked_columns(
@@ -252,7 +232,7 @@ def _checked_columns(
   for field in columns or {}:
     if not (field in FIELDS or field in ratings or _number_of(field)):
       raise ValueError(
-        f'columns: there is no field {field!r};'
+        f'columns: there is no field {field!r}.'
         + tables.suggest(field, [*FIELDS, 'reference_2', *ratings])
       )
   return dict(columns or {})
@@ -265,125 +245,149 @@ def _number_of(field: str) -> int:
     return 0
   if match[1] is None:
     return 1
-  return int(match[1]) if int(match[1]) > 1 and match[1][0] != '0' else 0
+  return int(match[1]) if match[1][0] != '0' and match[1] != '1' else 0
+
+
+@dataclasses.dataclass(frozen=True)
+class _Plan:
+  """Where a row's parts are: columns by field, references, by rating."""
+
+  fields: Sequence[tuple[str, str]]
+  references: Sequence[str]
+  ratings: Sequence[tuple[str, str]]
 
 
 def _plan(
-  names: tuple[str, ...], columns: Mapping[str, str], path: str, line: int
-) -> dict[str, str]:
-  """Finds the column of each field among a file's (or a record's) columns.
-
-  The references come in their order, so that `_segment` can go through them.
-  """
-  taken = set(columns.values())
-  plan = {
-    field: columns.get(field, field)
-    for field in FIELDS
-    if columns.get(field) in names or (field in names and field not in taken)
-  }
-  numbered = {
-    **{_number_of(name): name for name in names if name not in taken},
-    **{_number_of(f): c for f, c in columns.items() if c in names},
-  }
-  numbered.pop(0, None)
-  for count, number in enumerate(sorted(numbered), 1):
-    if number != count:
-      raise RecordError(
-        f'there is a reference_{number} but no'
-        f' reference{f"_{count}" if count > 1 else ""}; number the references'
-        ' without gaps: reference, reference_2, reference_3, ...',
-        path=path,
-        line=line,
-        field=numbered[number],
-      )
-    plan['reference' if count == 1 else f'reference_{count}'] = numbered[number]
-  if 'hypothesis' not in plan:
-    wanted = columns.get('hypothesis', 'hypothesis')
-    raise RecordError(
-      f'there is no {wanted!r}; name the column that holds the hypothesis'
-      ' (columns: hypothesis=NAME);' + tables.suggest(wanted, names),
-      path=path,
-      line=line,
-      field='hypothesis',
-    )
-  return plan
-
-
-def _segment(
-  row: Mapping[str, Any],
-  plan: Mapping[str, str],
+  names: tuple[str, ...],
   columns: Mapping[str, str],
   ratings: Sequence[str],
   path: str,
   line: int,
-) -> Segment:
-  """Makes a Segment of one row; values are str in TSV, JSON's in JSONL."""
-
-  def fail(field: str, problem: str) -> RecordError:
-    return RecordError(problem, path=path, line=line, field=field)
-
-  values: dict[str, Any] = {}
-  references: list[str] = []
-  gap = ''
-  for field, column in plan.items():
-    value = row[column]
-    if value is None:
-      if field == 'hypothesis':
-        raise fail(column, "null is no hypothesis; an empty one is ''")
-      if _number_of(field):
-        gap = gap or column
-      continue
-    if field in _IDS and isinstance(value, int) and value is not True:
-      value = str(value)
-    texts = value if field == 'reference' and type(value) is list else [value]
-    for text in texts:
-      if not isinstance(text, str):
-        raise fail(column, f'{text!r} is not a string; put it in quotes')
-      check_writable(text, '\0', path=path, line=line, field=column)
-    if not _number_of(field):
-      values[field] = value
-      continue
-    if gap:
-      raise fail(
-        gap,
-        f'no text here, but there is one in {column!r}; fill the references'
-        ' from the first on',
+) -> _Plan:
+  """Finds the parts of a record among its columns' names."""
+  taken = set(columns.values())
+  found = {name: name for name in names if name not in taken}
+  for field, column in columns.items():
+    found.pop(field, None)
+    if column in names:
+      found[field] = column
+  if 'hypothesis' not in found:
+    wanted = columns.get('hypothesis', 'hypothesis')
+    raise RecordError(
+      f'there is no column {wanted!r}; say which one holds the hypothesis'
+      ' (columns: hypothesis=NAME).' + tables.suggest(wanted, names),
+      path=path,
+      line=line,
+      field='hypothesis',
+    )
+  numbered = sorted(
+    (_number_of(field), column)
+    for field, column in found.items()
+    if _REFERENCE.fullmatch(field)
+  )
+  for count, (number, column) in enumerate(numbered, 1):
+    if number != count:
+      raise RecordError(
+        'the references must be called reference, reference_2, reference_3,'
+        f' ... without gaps; reference number {count} is missing',
+        path=path,
+        line=line,
+        field=column,
       )
-    references += texts
-  return Segment(
-    references=tuple(references),
-    ratings={
-      name: number
-      for name in ratings
-      if (number := _rating(row.get(columns.get(name, name)), fail, name))
-      is not None
-    },
-    **values,
+  return _Plan(
+    fields=[
+      (field, found[field])
+      for field in FIELDS
+      if field in found and field != 'reference'
+    ],
+    references=[column for _, column in numbered],
+    ratings=[(name, found[name]) for name in ratings if name in found],
   )
 
 
-def _rating(
-  value: Any, fail: Callable[[str, str], RecordError], name: str
-) -> float | None:
-  """A rating as a finite float; None where there is none."""
-  if value is None:
-    return None
-  if isinstance(value, str):
-    number = float(value) if _NUMBER.fullmatch(value) else math.nan
-  elif isinstance(value, (int, float)) and not isinstance(value, bool):
-    try:
-      number = float(value)
-    except OverflowError:
-      number = math.inf
-  else:
-    number = math.nan
-  if not math.isfinite(number):
+def _check_present(
+  plans: Iterable[tuple[str, ...]],
+  columns: Mapping[str, str],
+  ratings: Sequence[str],
+  path: str,
+) -> None:
+  """Raises RecordError if a column was asked for that no row has."""
+  present = dict.fromkeys(name for names in plans for name in names)
+  wanted = [*columns.values(), *(columns.get(name, name) for name in ratings)]
+  for name in wanted:
+    if name not in present:
+      raise RecordError(
+        f'there is no column {name!r}.' + tables.suggest(name, present),
+        path=path,
+        field=name,
+      )
+
+
+def _segment(
+  row: Mapping[str, Any], plan: _Plan, path: str, line: int, tsv: bool
+) -> Segment:
+  """Makes a Segment of a row: of strings in TSV, of JSON's values in JSONL."""
+
+  def fail(column: str, problem: str) -> RecordError:
+    return RecordError(problem, path=path, line=line, field=column)
+
+  def text_of(column: str, value: Any, empty: bool = False) -> str | None:
+    if isinstance(value, str):
+      return value if value or empty or not tsv else None
+    if value is None:
+      return None
+    raise fail(column, f'{value!r} is not a text; put it in quotes')
+
+  values: dict[str, Any] = {}
+  for field, column in plan.fields:
+    value = row[column]
+    if field in _IDS and type(value) is int:
+      value = str(value)
+    values[field] = text_of(column, value, empty=field == 'hypothesis')
+  if values['hypothesis'] is None:
     raise fail(
-      name,
-      f'{value!r} is not a finite number; write it like -1.5 or 2e-3, and'
-      ' leave it out where there is no rating',
+      dict(plan.fields)['hypothesis'],
+      "null is not a hypothesis; write '' for an empty one",
     )
-  return number
+  references: list[str] = []
+  gap = None
+  for column in plan.references:
+    value = row[column]
+    for item in value if type(value) is list else [value]:
+      text = text_of(column, item)
+      if text is None:
+        gap = gap or column
+      elif gap:
+        raise fail(
+          gap,
+          f'no text here, but there is one in {column!r}; fill the references'
+          ' from the first on',
+        )
+      else:
+        references.append(text)
+  ratings = {}
+  for name, column in plan.ratings:
+    if (value := row[column]) is not None and value != '':
+      ratings[name] = number = _rating(value)
+      if not math.isfinite(number):
+        raise fail(
+          column,
+          f'{value!r} is not a finite number; write it like -1.5 or 2e-3, and'
+          ' leave it out where there is no rating',
+        )
+  return Segment(references=tuple(references), ratings=ratings, **values)
+
+
+def _rating(value: Any) -> float:
+  """A rating as a float; not finite where it isn't a number."""
+  if isinstance(value, str):
+    return float(value) if _NUMBER.fullmatch(value) else math.nan
+  if isinstance(value, (int, float)) and not isinstance(value, bool):
+    try:
+      return float(value)
+    except OverflowError:
+      return math.inf
+  return math.nan
 
 
 def write_records(
@@ -417,7 +421,7 @@ def write_records(
   """
   for field in fields:
     if field not in FIELDS:
-      raise ValueError(f'no field {field!r};' + tables.suggest(field, FIELDS))
+      raise ValueError(f'no field {field!r}.' + tables.suggest(field, FIELDS))
 
   def order(column: str) -> tuple[int, int]:
     number = _number_of(column)

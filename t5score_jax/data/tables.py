@@ -183,6 +183,11 @@ def _jsonl_rows(
         path=path,
         line=number,
       )
+    if '\\u' in line:  # an escape may stand for what no line can hold
+      for name, value in row.items():
+        for text in value if isinstance(value, list) else [name, value]:
+          if isinstance(text, str):
+            files.check_writable(text, '\0', path=path, line=number, field=name)
     yield number, row
 
 

@@ -83,23 +83,26 @@ class Scores:
 
   def __post_init__(self) -> None:
     object.__setattr__(self, 'values', np.asarray(self.values))
+    columns = {
+      name: np.asarray(column) for name, column in self.components.items()
+    }
+    object.__setattr__(self, 'components', columns)
     if self.values.ndim != 1:
-      raise ValueError(f'values must be [N], not {self.values.shape}')
-    columns = {'values': self.values, **self.components}
+      raise ValueError(f'values must be [N], not {list(self.values.shape)}')
+    columns = {'values': self.values, **columns}
     if self.corpus is not None:
-      columns['corpus.statistics'] = self.corpus.statistics
+      columns['corpus.statistics'] = np.asarray(self.corpus.statistics)
     for name, column in columns.items():
       if len(column) != len(self.values):
         raise ValueError(
           f'{name} has {len(column)} rows for {len(self.values)} segments'
         )
-      wrong = np.flatnonzero(
-        ~np.isfinite(column.reshape(len(column), -1)).all(1)
-      )
+      wrong = np.argwhere(~np.isfinite(column))
       if wrong.size:
+        row = int(wrong[0, 0])
         raise ValueError(
-          f'{name}[{wrong[0]}] is {column[wrong[0]]}: a metric must define a'
-          ' finite score for every segment, an empty one too'
+          f'{name}[{row}] is {column[row]}: a metric must define a finite'
+          ' score for every segment, an empty one too'
         )
 
   def __len__(self) -> int:
@@ -482,7 +485,12 @@ def load_metric(name: str, **options: Any) -> Metric:
     )
   if variant:
     options = {**module.Metric.VARIANTS[variant], **options}
-  accepted = inspect.signature(module.Metric).parameters
+  accepted = [
+    parameter.name
+    for parameter in inspect.signature(module.Metric).parameters.values()
+    if parameter.kind
+    in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY)
+  ]
   for option in options:
     if option not in accepted:
       close = difflib.get_close_matches(option, accepted, 1)
