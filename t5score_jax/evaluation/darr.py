@@ -1,0 +1,136 @@
+"""Relative rankings from direct assessment (DARR): pairs people have ranked.
+
+Two ways to the pairs: the file a shared task published, or raw ratings and a
+minimum gap. How a metric does on them is `correlation.darr_tau`'s business.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+
+import numpy as np
+
+from t5score_jax.data import files
+
+# WMT's threshold: raw ratings closer than this (of 100) are not told apart.
+MIN_GAP = 25.0
+
+
+@dataclasses.dataclass(frozen=True)
+class RankedPairs:
+  """Pairs of systems' translations of one segment, the better one first.
+
+  Attributes:
+    segments: Index of the segment, int [P].
+    better: Index of the system whose translation people preferred, int [P].
+    worse: Index of the other system, int [P].
+  """
+
+  segments: np.ndarray
+  better: np.ndarray
+  worse: np.ndarray
+
+  def __len__(self) -> int:
+    return len(self.segments)
+
+
+def pairs_from_ratings(
+  ratings: np.ndarray, min_gap: float = MIN_GAP
+) -> RankedPairs:
+  """All pairs of one segment's translations rated at least `min_gap` apart.
+
+  WMT20's rule with raw direct assessments (0 to 100) averaged over raters.
+
+  Args:
+    ratings: Human scores [S, N], higher is better, NaN where not rated.
+    min_gap: The least difference of a pair that counts, above 0.
+
+  Returns:
+    The pairs, ordered by segment.
+
+  Raises:
+    ValueError: A gap that is not above 0 (equal ratings rank nothing).
+  """
+  if not min_gap > 0:
+    raise ValueError(f'the minimum gap must be above 0, not {min_gap}')
+  ratings = np.asarray(ratings, np.float64)
+  found = []
+  for system in range(len(ratings)):
+    # [S, N]: how much better this system's translation is than the others'.
+    # NaN compares as false, so unrated entries make no pair.
+    other, segment = np.nonzero(ratings[system] - ratings >= min_gap)
+    found.append((segment, np.full(len(segment), system), other))
+  segments, better, worse = (
+    np.concatenate([part[k] for part in found])
+    if found
+    else np.zeros(0, np.int64)
+    for k in range(3)
+  )
+  order = np.argsort(segments, kind='stable')
+  return RankedPairs(segments[order], better[order], worse[order])
+
+
+@dataclasses.dataclass(frozen=True)
+class NamedPairs:
+  """The pairs of a published file, by name; arrays of str, all [P].
+
+  Attributes:
+    language_pair: The language pair of each pair, as the file writes it.
+    segment: The segment's id.
+    better: The system people preferred.
+    worse: The other system.
+    path: Where they were read.
+  """
+
+  language_pair: np.ndarray
+  segment: np.ndarray
+  better: np.ndarray
+  worse: np.ndarray
+  path: str
+
+
+_COLUMNS = ('lp', 'sid', 'better', 'worse')
+
+
+def read_pairs(path: str | os.PathLike[str]) -> NamedPairs:
+  """Reads a file of ranked pairs: a TSV with the header lp sid better worse.
+
+  Further columns are allowed and ignored; the file may be gzipped.
+
+  Raises:
+    files.RecordError: A column is missing, a line has another number of
+      fields, or a system is paired with itself.
+  """
+  path = os.fspath(path)
+  columns: list[list[str]] = [[] for _ in _COLUMNS]
+  with files.open_text(path) as lines:
+    header = next(lines, '').split('\t')
+    for name in _COLUMNS:
+      if name not in header:
+        raise files.RecordError(
+          f'no column {name!r} in the header {header}: ranked pairs need '
+          'the columns ' + ', '.join(_COLUMNS),
+          path=path,
+          line=1,
+          field=name,
+        )
+    places = [header.index(name) for name in _COLUMNS]
+    for number, line in enumerate(lines, 2):
+      fields = line.split('\t')
+      if len(fields) != len(header):
+        raise files.RecordError(
+          f'{len(fields)} fields where the header has {len(header)}',
+          path=path,
+          line=number,
+        )
+      for column, place in zip(columns, places, strict=True):
+        column.append(fields[place])
+      if fields[places[2]] == fields[places[3]]:
+        raise files.RecordError(
+          f'{fields[places[2]]!r} is paired with itself',
+          path=path,
+          line=number,
+          field='worse',
+        )
+  return NamedPairs(*(np.array(column, dtype=str) for column in columns), path)

@@ -1,0 +1,255 @@
+"""Permutation tests between two metrics: swap their scores, look again.
+
+Under the null hypothesis it does not matter which of two metrics gave a
+score, so swapping their (standardised) scores at random must often give as
+large a difference in correlation as the one seen (Deutsch et al. 2021,
+"A statistical analysis of summarization evaluation metrics"). PERM-BOTH swaps
+each (system, segment) entry by itself, PERM-SYS whole systems, PERM-INPUT
+whole segments.
+
+All metrics share the swaps. The swapped scores of metrics a and b are
+b + r (a - b) with r in {0, 1}, so sums over them come from one matrix product
+for all metrics at once, whatever the number of metric pairs. Resampling
+segments instead is in `significance`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import warnings
+from collections.abc import Callable, Iterator
+
+import numpy as np
+
+from t5score_jax.evaluation import correlation
+
+UNITS = ('both', 'systems', 'segments')
+
+# Swaps are made in pieces of about this many numbers, to bound the memory.
+_CHUNK_NUMBERS = 1 << 22
+
+
+@dataclasses.dataclass(frozen=True)
+class Permuted:
+  """The outcome of permutation tests among M metrics.
+
+  Attributes:
+    names: The metrics.
+    values: The statistic of each, [M].
+    p_values: [M, M]; entry (i, j) is the one-sided p-value of "i is better
+      than j": the share of swaps whose difference is at least the one seen,
+      (1 + count) / (1 + R), never 0. The diagonal is 1.
+    resamples: R.
+    seed: Of the swaps.
+  """
+
+  names: tuple[str, ...]
+  values: np.ndarray
+  p_values: np.ndarray
+  resamples: int
+  seed: int
+
+  def p_value(self, first: str, second: str) -> float:
+    """The one-sided p-value of "the first is better than the second"."""
+    return float(
+      self.p_values[self.names.index(first), self.names.index(second)]
+    )
+
+
+def swaps(
+  systems: int, segments: int, unit: str, resamples: int, seed: int
+) -> Iterator[np.ndarray]:
+  """Which entries to swap, in pieces: float64 [r, S, N] of zeros and ones.
+
+  Raises:
+    ValueError: An unknown unit or no resample.
+  """
+  if unit not in UNITS:
+    raise ValueError(f'unknown unit {unit!r}; there are {", ".join(UNITS)}')
+  if resamples < 1:
+    raise ValueError(f'the number of resamples must be 1 or more: {resamples}')
+  generator = np.random.default_rng(seed)
+  shape = {
+    'both': (systems, segments),
+    'systems': (systems, 1),
+    'segments': (1, segments),
+  }[unit]
+  step = max(1, _CHUNK_NUMBERS // (systems * segments))
+  for start in range(0, resamples, step):
+    rows = min(step, resamples - start)
+    bits = generator.integers(0, 2, size=(rows, *shape), dtype=np.int8)
+    yield np.broadcast_to(bits, (rows, systems, segments)).astype(np.float64)
+
+
+def standardise(scores: np.ndarray) -> np.ndarray:
+  """Scores [S, N] with mean 0 and variance 1; NaN stays NaN.
+
+  Two metrics' scores must share a scale before they are swapped. Scores that
+  do not vary become 0.
+  """
+  scores = np.asarray(scores, np.float64)
+  chosen = scores[~np.isnan(scores)]
+  spread = chosen.std() if chosen.size else 0.0
+  return (scores - (chosen.mean() if chosen.size else 0.0)) / (spread or 1.0)
+
+
+def _standard_scores(
+  metrics: dict[str, np.ndarray], needed: np.ndarray
+) -> np.ndarray:
+  if len(metrics) < 2:
+    raise ValueError('a permutation test needs two metrics')
+  scores = np.stack([standardise(scores) for scores in metrics.values()])
+  if not np.isfinite(scores[:, needed]).all():
+    raise ValueError('an entry has no finite score under some metric')
+  return np.where(needed, scores, 0.0)
+
+
+def _collect(
+  metrics: dict[str, np.ndarray],
+  values: np.ndarray,
+  pieces: Iterator[tuple[np.ndarray, np.ndarray]],
+  resamples: int,
+  seed: int,
+) -> Permuted:
+  # pieces: statistics of the first and second metric of every pair (i < j)
+  # under swaps, each [r, pairs].
+  count = len(metrics)
+  first, second = np.triu_indices(count, 1)
+  seen = values[first] - values[second]
+  at_least = np.zeros(len(first), np.int64)
+  at_most = np.zeros(len(first), np.int64)
+  for swapped_first, swapped_second in pieces:
+    difference = swapped_first - swapped_second
+    # Rounding must not turn an equal difference into a smaller one.
+    slack = 1e-12
+    at_least += np.count_nonzero(difference >= seen - slack, axis=0)
+    at_most += np.count_nonzero(difference <= seen + slack, axis=0)
+  p_values = np.ones((count, count))
+  p_values[first, second] = (1 + at_least) / (1 + resamples)
+  p_values[second, first] = (1 + at_most) / (1 + resamples)
+  return Permuted(tuple(metrics), values, p_values, resamples, seed)
+
+
+def permute_systems(
+  human: np.ndarray,
+  metrics: dict[str, np.ndarray],
+  statistic: str = 'pearson',
+  *,
+  unit: str = 'both',
+  resamples: int = 1000,
+  seed: int = 12345,
+) -> Permuted:
+  """Tests system-level correlations; a system's score is its segments' mean.
+
+  Args:
+    human: Human scores [S, N], NaN where not rated.
+    metrics: Scores [S, N] by metric, complete.
+    statistic: A name in `correlation.STATISTICS`.
+    unit: What is swapped together, a name in `UNITS`.
+    resamples: How many swaps.
+    seed: Of the swaps.
+
+  Raises:
+    ValueError: Incomplete scores, a system without rating, one metric only.
+  """
+  gold = correlation.system_means(human)
+  if np.isnan(gold).any():
+    raise ValueError('a system has no human rating')
+  scores = _standard_scores(metrics, np.ones(human.shape, bool))
+  first, second = np.triu_indices(len(scores), 1)
+  function = correlation.STATISTICS[statistic]
+  means = scores.mean(axis=2)
+
+  def pieces() -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    # [S, N, M]
+    columns = np.ascontiguousarray(scores.transpose(1, 2, 0))
+    for bits in swaps(*human.shape, unit, resamples, seed):
+      # [S, r, N] @ [S, N, M] -> [S, r, M] -> [r, M, S]
+      kept = (bits.transpose(1, 0, 2) @ columns).transpose(1, 2, 0)
+      kept /= human.shape[1]
+      moved = kept[:, first] - kept[:, second]
+      yield (
+        _statistics(function, gold, means[second] + moved),
+        _statistics(function, gold, means[first] - moved),
+      )
+
+  values = _statistics(function, gold, means[None])[0]
+  return _collect(metrics, values, pieces(), resamples, seed)
+
+
+def _statistics(
+  function: Callable[[object, object], float],
+  gold: np.ndarray,
+  scores: np.ndarray,
+) -> np.ndarray:
+  # [..., S] -> [...]
+  if function is correlation.pearson:
+    return _pearson(gold, scores)
+  flat = scores.reshape(-1, scores.shape[-1])
+  with warnings.catch_warnings():
+    warnings.simplefilter('ignore', correlation.ConstantInputWarning)
+    return np.array([function(gold, row) for row in flat]).reshape(
+      scores.shape[:-1]
+    )
+
+
+def _pearson(gold: np.ndarray, scores: np.ndarray) -> np.ndarray:
+  # [S], [..., S] -> [...]; no variation gives 0.
+  x = gold - gold.mean()
+  y = scores - scores.mean(axis=-1, keepdims=True)
+  norm = np.sqrt((x * x).sum() * (y * y).sum(axis=-1))
+  safe = np.where(norm > 1e-12, norm, 1.0)
+  return np.where(norm > 1e-12, (y @ x) / safe, 0.0)
+
+
+def permute_pearson(
+  human: np.ndarray,
+  metrics: dict[str, np.ndarray],
+  *,
+  unit: str = 'both',
+  resamples: int = 1000,
+  seed: int = 12345,
+) -> Permuted:
+  """Tests the pooled segment-level Pearson correlation.
+
+  Args:
+    human: Human scores [S, N], NaN where not rated.
+    metrics: Scores [S, N] by metric, finite wherever `human` is rated.
+    unit: What is swapped together, a name in `UNITS`.
+    resamples: How many swaps.
+    seed: Of the swaps.
+
+  Raises:
+    ValueError: Missing scores, one metric only.
+  """
+  rated = ~np.isnan(human)
+  gold = np.where(rated, standardise(human), 0.0)
+  scores = _standard_scores(
+    {n: np.where(rated, m, np.nan) for n, m in metrics.items()}, rated
+  )
+  count = np.count_nonzero(rated)
+  first, second = np.triu_indices(len(scores), 1)
+  flat = scores.reshape(len(scores), -1)
+  # What a swap adds to the sums of x, x*x and x*gold: linear in the bits.
+  parts = np.stack([flat, flat * flat, flat * gold.ravel()])
+  totals = parts.sum(axis=2)
+
+  def correlate(sums: np.ndarray) -> np.ndarray:
+    # [3, ...] -> [...]; gold has mean 0 and variance 1.
+    sx, sxx, sxy = sums
+    variance = np.maximum(sxx / count - (sx / count) ** 2, 0.0)
+    safe = np.where(variance > 1e-12, variance, 1.0)
+    return np.where(variance > 1e-12, sxy / count / np.sqrt(safe), 0.0)
+
+  def pieces() -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    columns = np.ascontiguousarray(parts.reshape(-1, parts.shape[2]).T)
+    for bits in swaps(*human.shape, unit, resamples, seed):
+      kept = (bits.reshape(len(bits), -1) @ columns).T
+      kept = kept.reshape(3, len(scores), -1)
+      moved = (kept[:, first] - kept[:, second]).transpose(0, 2, 1)
+      yield (
+        correlate(totals[:, None, second] + moved),
+        correlate(totals[:, None, first] - moved),
+      )
+
+  return _collect(metrics, correlate(totals), pieces(), resamples, seed)

@@ -1,0 +1,378 @@
+"""Score files and how several of them become one grid a language pair.
+
+Reads what `t5score score` writes (JSONL or TSV) and any TSV, CSV or JSONL
+whose columns the user names. A key is (language pair, system, segment); files
+are joined on it. Nothing is dropped in silence: a bad cell is an error that
+names its line, a missing entry is an error unless the caller asks for the
+intersection, and then it is counted. Files in the shared tasks' own layouts
+are read by `wmt_files`.
+"""
+
+from __future__ import annotations
+
+import csv
+import dataclasses
+import json
+import math
+import os
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+import numpy as np
+
+from t5score_jax.data import files
+
+KEYS = ('language_pair', 'system', 'segment')
+# Other people's names for the keys, taken where the proper one is absent.
+_ALIASES = {
+  'language_pair': ('lp',),
+  'system': ('sys', 'system_id'),
+  'segment': ('seg_id', 'sid', 'segment_id'),
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class ScoreTable:
+  """The rows of one file.
+
+  Attributes:
+    path: Where they were read.
+    keys: The names in `KEYS` that the file has a column for.
+    rows: One (language pair, system, segment) a row; '' where the file has no
+      such column.
+    lines: The line each row stands on.
+    values: Float64 [rows] by column, NaN where the cell is empty.
+  """
+
+  path: str
+  keys: tuple[str, ...]
+  rows: list[tuple[str, str, str]]
+  lines: np.ndarray
+  values: dict[str, np.ndarray]
+
+
+@dataclasses.dataclass(frozen=True)
+class ScoreGrid:
+  """Everything known about one language pair, as arrays.
+
+  Attributes:
+    language_pair: Its name, '' where the files have none.
+    systems: S names.
+    segments: N ids.
+    human: Human scores [S, N], NaN where not rated.
+    metrics: Scores [S, N] by metric, NaN where not given.
+  """
+
+  language_pair: str
+  systems: tuple[str, ...]
+  segments: tuple[str, ...]
+  human: np.ndarray
+  metrics: dict[str, np.ndarray]
+
+  def with_systems(self, keep: Sequence[str]) -> ScoreGrid:
+    """The same grid with these systems only, in its own order."""
+    wanted = set(keep)
+    rows = [i for i, name in enumerate(self.systems) if name in wanted]
+    return dataclasses.replace(
+      self,
+      systems=tuple(self.systems[i] for i in rows),
+      human=self.human[rows],
+      metrics={name: m[rows] for name, m in self.metrics.items()},
+    )
+
+  def with_language_pair(self, name: str) -> ScoreGrid:
+    """The same grid, said to be of the language pair `name`."""
+    return dataclasses.replace(self, language_pair=name)
+
+  def with_segments(self, keep: np.ndarray) -> ScoreGrid:
+    """The same grid with the segments where `keep` [N] is true."""
+    return dataclasses.replace(
+      self,
+      segments=tuple(np.array(self.segments, dtype=object)[keep]),
+      human=self.human[:, keep],
+      metrics={name: m[:, keep] for name, m in self.metrics.items()},
+    )
+
+
+def _lines(path: str, style: str) -> Iterator[tuple[int, dict[str, object]]]:
+  with files.open_text(path) as stream:
+    if style == 'jsonl':
+      for number, line in enumerate(stream, 1):
+        if not line.strip():
+          continue
+        try:
+          row = json.loads(line)
+        except json.JSONDecodeError as error:
+          raise files.RecordError(
+            f'not JSON: {error}', path=path, line=number
+          ) from error
+        if not isinstance(row, dict):
+          raise files.RecordError('not a JSON object', path=path, line=number)
+        yield number, row
+      return
+    rows: Iterable[list[str]]
+    if style == 'csv':
+      rows = csv.reader(stream)
+    else:
+      rows = (line.split('\t') for line in stream)
+    header: list[str] | None = None
+    for number, fields in enumerate(rows, 1):
+      if header is None:
+        header = fields
+        continue
+      if len(fields) != len(header):
+        raise files.RecordError(
+          f'{len(fields)} fields where the header has {len(header)}',
+          path=path,
+          line=number,
+        )
+      yield number, dict(zip(header, fields, strict=True))
+
+
+def _style(path: str) -> str:
+  name = path.removesuffix('.gz')
+  for ending, style in (
+    ('.jsonl', 'jsonl'),
+    ('.json', 'jsonl'),
+    ('.csv', 'csv'),
+    ('.tsv', 'tsv'),
+  ):
+    if name.endswith(ending):
+      return style
+  with files.open_text(path) as stream:
+    return 'jsonl' if next(stream, '').lstrip().startswith('{') else 'tsv'
+
+
+def _number(value: object, path: str, line: int, field: str) -> float:
+  if value is None or value == '':
+    return math.nan
+  try:
+    if isinstance(value, bool):
+      raise TypeError
+    number = float(value)  # type: ignore[arg-type]
+  except (TypeError, ValueError):
+    number = math.inf
+  if not math.isfinite(number):
+    raise files.RecordError(
+      f'{value!r} is not a finite number', path=path, line=line, field=field
+    )
+  return number
+
+
+def read_table(
+  path: str | os.PathLike[str],
+  wanted: Sequence[str],
+  *,
+  columns: Mapping[str, str] | None = None,
+  score_name: str | None = None,
+) -> ScoreTable:
+  """Reads the wanted number columns of a TSV, CSV or JSONL file and its keys.
+
+  TSV cells are taken as they stand (no quoting); CSV cells are unquoted. The
+  style follows the name's ending (.jsonl, .csv, .tsv, each also .gz), else the
+  first character of the file.
+
+  Args:
+    path: The file, gzipped or not.
+    wanted: Names of number columns; those that the file lacks are left out of
+      the result.
+    columns: What the file calls a key or a wanted column: {'system': 'sys'}.
+    score_name: What the file's column `score` is to be called.
+
+  Returns:
+    The rows in the file's order.
+
+  Raises:
+    files.RecordError: A row of another width, text where a number should
+      be, an infinite or NaN number.
+  """
+  path = os.fspath(path)
+  columns = dict(columns or {})
+  if score_name is not None:
+    columns[score_name] = 'score'
+  keys: dict[str, str] = {}
+  names: dict[str, str] | None = None
+  rows: list[tuple[str, str, str]] = []
+  lines: list[int] = []
+  values: dict[str, list[float]] = {}
+  for number, row in _lines(path, _style(path)):
+    if names is None:
+      for key in KEYS:
+        for name in (columns.get(key, key), *_ALIASES[key]):
+          if name in row:
+            keys[key] = name
+            break
+      names = {
+        name: columns.get(name, name)
+        for name in wanted
+        if columns.get(name, name) in row
+      }
+      values = {name: [] for name in names}
+    rows.append(_key(row, keys, path, number))
+    lines.append(number)
+    for name, column in names.items():
+      if column not in row:
+        raise files.RecordError(
+          'the field is missing, although earlier lines have it',
+          path=path,
+          line=number,
+          field=column,
+        )
+      values[name].append(_number(row[column], path, number, column))
+  if not rows:
+    raise files.RecordError('the file has no rows', path=path)
+  return ScoreTable(
+    path,
+    tuple(keys),
+    rows,
+    np.array(lines),
+    {name: np.array(column) for name, column in values.items()},
+  )
+
+
+def _key(
+  row: Mapping[str, object], keys: Mapping[str, str], path: str, line: int
+) -> tuple[str, str, str]:
+  parts = []
+  for key in KEYS:
+    if key not in keys:
+      parts.append('')
+      continue
+    value = row.get(keys[key])
+    if value is None:
+      raise files.RecordError(
+        'the field is missing, although earlier lines have it',
+        path=path,
+        line=line,
+        field=keys[key],
+      )
+    parts.append(str(value))
+  return parts[0], parts[1], parts[2]
+
+
+def join(
+  tables: Sequence[ScoreTable],
+  human: str | None,
+  metrics: Sequence[str],
+  *,
+  pooled: bool = False,
+) -> list[ScoreGrid]:
+  """Brings the columns of all tables onto one grid a language pair.
+
+  Every (system, segment) of any table has its place in the grid; what is not
+  given there is NaN, so that the caller can see what is missing (see
+  `agreement.complete`).
+
+  Args:
+    tables: What was read.
+    human: The column with the human scores; None leaves them all NaN.
+    metrics: The columns with metrics' scores.
+    pooled: One grid over all language pairs; `pooled_name` then tells the
+      systems and segments of different pairs apart.
+
+  Returns:
+    Grids in the order in which language pairs first appear.
+
+  Raises:
+    files.RecordError: The same key twice in one table, a column in two
+      tables or in none, tables with different keys.
+  """
+  if any(table.keys != tables[0].keys for table in tables):
+    raise files.RecordError(
+      'the files cannot be joined: '
+      + '; '.join(f'{t.path} has {", ".join(t.keys)}' for t in tables)
+      + '. Name the columns with --columns'
+    )
+  owners: dict[str, ScoreTable] = {}
+  for table in tables:
+    for name in table.values:
+      if name in owners:
+        raise files.RecordError(
+          f'the column {name!r} is in {owners[name].path} and in {table.path};'
+          ' name one of them apart: NAME=FILE names the column score of FILE'
+        )
+      owners[name] = table
+  asked = (*([human] if human is not None else []), *metrics)
+  for name in asked:
+    if name not in owners:
+      raise files.RecordError(
+        f'no file has a column {name!r}; they have '
+        + (', '.join(sorted(owners)) or 'none of those asked for')
+      )
+  if pooled:
+    tables = [dataclasses.replace(t, rows=_pool(t.rows)) for t in tables]
+  systems: dict[str, dict[str, int]] = {}
+  segments: dict[str, dict[str, int]] = {}
+  places = [_place(table, systems, segments) for table in tables]
+  grids = []
+  for index, pair in enumerate(systems):
+    shape = (len(systems[pair]), len(segments[pair]))
+    filled = {name: np.full(shape, np.nan) for name in asked}
+    for table, place in zip(tables, places, strict=True):
+      inside = np.flatnonzero(place[:, 0] == index)
+      _check_once(table, place[inside, 1:], inside, shape)
+      for name, column in table.values.items():
+        if name in filled:
+          filled[name][place[inside, 1], place[inside, 2]] = column[inside]
+    grids.append(
+      ScoreGrid(
+        pair,
+        tuple(systems[pair]),
+        tuple(segments[pair]),
+        np.full(shape, np.nan) if human is None else filled[human],
+        {name: filled[name] for name in metrics},
+      )
+    )
+  return grids
+
+
+def _place(
+  table: ScoreTable,
+  systems: dict[str, dict[str, int]],
+  segments: dict[str, dict[str, int]],
+) -> np.ndarray:
+  # Where each row goes: language pair, system, segment, int [rows, 3]. New
+  # names are added to `systems` and `segments`, by language pair.
+  pairs = {name: i for i, name in enumerate(systems)}
+  place = []
+  for pair, system, segment in table.rows:
+    if pair not in pairs:
+      pairs[pair] = len(pairs)
+      systems[pair] = {}
+      segments[pair] = {}
+    ours, theirs = systems[pair], segments[pair]
+    place.append(
+      (
+        pairs[pair],
+        ours.setdefault(system, len(ours)),
+        theirs.setdefault(segment, len(theirs)),
+      )
+    )
+  return np.array(place, np.int64)
+
+
+def pooled_name(name: str, language_pair: str) -> str:
+  """What a system or segment is called where language pairs are pooled."""
+  return f'{name} ({language_pair})' if language_pair else name
+
+
+def _pool(rows: list[tuple[str, str, str]]) -> list[tuple[str, str, str]]:
+  return [('', pooled_name(s, p), pooled_name(n, p)) for p, s, n in rows]
+
+
+def _check_once(
+  table: ScoreTable,
+  place: np.ndarray,
+  inside: np.ndarray,
+  shape: tuple[int, int],
+) -> None:
+  flat = np.ravel_multi_index((place[:, 0], place[:, 1]), shape)
+  _, first = np.unique(flat, return_index=True)
+  if len(first) == len(flat):
+    return
+  twice = np.setdiff1d(np.arange(len(flat)), first)[0]
+  row = inside[twice]
+  raise files.RecordError(
+    f'a second row for (language pair, system, segment) {table.rows[row]}',
+    path=table.path,
+    line=int(table.lines[row]),
+  )
