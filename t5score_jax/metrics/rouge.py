@@ -1,0 +1,138 @@
+"""ROUGE (Lin 2004), by rouge-score: `rouge-1`, `-2`, `-3`, `-4`, `rouge-l`.
+
+F-measure of n-grams, or of the longest common subsequence, from 0 to 1, with
+precision and recall as components. Of several references the one with the
+highest F counts; a system's value is the mean. An empty hypothesis scores 0,
+and so does one shorter than n tokens.
+
+ROUGE's own tokenizer keeps the letters a to z and digits, and so finds nothing
+to compare in other scripts: `tokenize` names one of sacrebleu's tokenizers for
+these (`zh`, `char`, `intl`, ...).
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+import types
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, ClassVar
+
+import numpy as np
+from rouge_score import rouge_scorer, tokenizers
+from sacrebleu.metrics import BLEU
+
+from t5score_jax.data.records import Segment
+from t5score_jax.metrics import base
+
+
+class Metric(base.Metric):
+  """ROUGE, from 0 to 1."""
+
+  VARIANTS: ClassVar[Mapping[str, Mapping[str, Any]]] = types.MappingProxyType(
+    {variant.lower(): {'variant': variant} for variant in '1234L'}
+  )
+
+  def __init__(
+    self, variant: str = 'L', stemmer: bool = False, tokenize: str = 'rouge'
+  ):
+    """Chooses the variant.
+
+    Args:
+      variant: `'1'`, `'2'`, `'3'`, `'4'` for n-grams, `'L'` for the longest
+        common subsequence.
+      stemmer: Whether to compare the stems of English words (Porter).
+      tokenize: `'rouge'`, or one of sacrebleu's tokenizers, whose tokens are
+        compared in lower case.
+
+    Raises:
+      ValueError: There is no such variant or tokenizer, or a stemmer is asked
+        for with a tokenizer of sacrebleu's.
+    """
+    if str(variant).lower() not in self.VARIANTS:
+      raise ValueError(f'variant {variant!r} does not exist: 1, 2, 3, 4 or L')
+    if tokenize == 'rouge':
+      self._tokenizer = tokenizers.DefaultTokenizer(stemmer)
+    elif tokenize not in BLEU.TOKENIZERS:
+      raise ValueError(
+        f'tokenize {tokenize!r} does not exist; there are: rouge,'
+        f' {", ".join(sorted(BLEU.TOKENIZERS))}'
+      )
+    elif stemmer:
+      raise ValueError("the stemmer works with tokenize='rouge' only")
+    else:
+      self._tokenizer = _SacrebleuTokenizer(BLEU(tokenize=tokenize).tokenizer)
+    self._type = f'rouge{str(variant).upper()}'
+    self.name = f'ROUGE-{str(variant).upper()}'
+    self._stemmer = stemmer
+    self.tokenize = tokenize
+
+  def signature(self) -> str:
+    """The settings and versions; that of scores says `nrefs` as well."""
+    return self._sign_with({})
+
+  def _sign_with(self, observed: dict[str, object]) -> str:
+    return base.format_signature(
+      {
+        'metric': self.name,
+        **observed,
+        'case': 'lc',
+        'tok': self.tokenize,
+        'stem': 'porter' if self._stemmer else 'no',
+        'rouge-score': importlib.metadata.version('rouge-score'),
+      }
+    )
+
+  def score_segments(self, segments: Sequence[Segment]) -> base.Scores:
+    """Scores segments; see `base.Metric.score_segments`."""
+    nrefs = base.require_references(segments, self.name)
+    # Every text is tokenized once, however many systems share a reference.
+    tokens = _Memory(self._tokenizer.tokenize)
+    scorer = rouge_scorer.RougeScorer([self._type], tokenizer=tokens)
+    # [N, 3]: precision, recall, F
+    found = np.array(
+      [
+        scorer.score_multi(segment.references, segment.hypothesis)[self._type]
+        for segment in segments
+      ],
+      np.float64,
+    ).reshape(len(segments), 3)
+    blank = sum(
+      bool(s.hypothesis.strip()) and not tokens.tokenize(s.hypothesis)
+      for s in segments
+    )
+    notes: tuple[str, ...] = ()
+    if blank:
+      notes = (
+        f'{blank} of {len(segments)} hypotheses score 0 because the tokenizer'
+        f' {self.tokenize!r} finds no words in them; for scripts other than'
+        " Latin choose another, for example tokenize='zh' or 'char'",
+      )
+    return base.Scores(
+      values=found[:, 2],
+      signature=self._sign_with({'nrefs': nrefs}),
+      components={'precision': found[:, 0], 'recall': found[:, 1]},
+      notes=notes,
+    )
+
+
+class _SacrebleuTokenizer(tokenizers.Tokenizer):
+  """A tokenizer of sacrebleu's, as rouge-score wants one; lower case."""
+
+  def __init__(self, tokenize: Callable[[str], str]):
+    self._tokenize = tokenize
+
+  def tokenize(self, text: str) -> list[str]:
+    return self._tokenize(text.lower().rstrip()).split()
+
+
+class _Memory(tokenizers.Tokenizer):
+  """Remembers the tokens of every text it has seen."""
+
+  def __init__(self, tokenize: Callable[[str], list[str]]):
+    self._tokenize = tokenize
+    self._seen: dict[str, list[str]] = {}
+
+  def tokenize(self, text: str) -> list[str]:
+    if text not in self._seen:
+      self._seen[text] = self._tokenize(text)
+    return self._seen[text]

@@ -1,0 +1,55 @@
+"""Translation edit rate (Snover et al. 2006), by sacrebleu, negated.
+
+TER counts edits a reference word, in percent: less is better. Scores here are
+minus TER, so that higher is better as for every metric: 0 is a hypothesis that
+needs no edits, -100 one that needs as many as the reference has words, and
+there is no lower end. The signature says `sign:negated`. Of several references
+the one with the fewest edits counts, over their average length. An empty
+hypothesis scores -100, or 0 if the reference is empty too.
+"""
+
+from __future__ import annotations
+
+from sacrebleu.metrics import TER
+
+from t5score_jax.metrics import _sacrebleu
+
+
+class Metric(_sacrebleu.CountingMetric):
+  """Minus TER, 0 at best."""
+
+  name = 'TER'
+
+  def __init__(
+    self,
+    normalized: bool = False,
+    no_punct: bool = False,
+    asian_support: bool = False,
+    case_sensitive: bool = False,
+  ):
+    """Chooses the variant, as in Tercom.
+
+    Args:
+      normalized: Whether to split punctuation off.
+      no_punct: Whether to remove punctuation.
+      asian_support: Whether `normalized` splits Chinese and Japanese into
+        characters, and `no_punct` removes their punctuation.
+      case_sensitive: Whether case counts.
+    """
+    super().__init__(
+      TER(
+        normalized=normalized,
+        no_punct=no_punct,
+        asian_support=asian_support,
+        case_sensitive=case_sensitive,
+      ),
+      {
+        'sign': 'negated',
+        'case': 'mixed' if case_sensitive else 'lc',
+        'tok': 'tercom',
+        'norm': 'yes' if normalized else 'no',
+        'punct': 'no' if no_punct else 'yes',
+        'asian': 'yes' if asian_support else 'no',
+      },
+      sign=-1.0,
+    )
