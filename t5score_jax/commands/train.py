@@ -1,0 +1,257 @@
+"""`t5score train`: gin files and flags, as T5X takes them, to `loop.train`.
+
+Only reads the configuration and says plainly what is wrong with it; training
+is `training/loop.py`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import difflib
+import logging
+from pathlib import Path
+import re
+import sys
+import traceback
+from typing import Any
+
+SUMMARY = 'train a model from gin configuration files'
+
+_BINDING = '--gin.NAME'
+
+_DESCRIPTION = """\
+Trains what gin files describe, or goes on where MODEL_DIR ends: the same
+command, given again, resumes. Later files and flags override earlier ones.
+
+Macros, as in T5X (--gin.NAME=VALUE; strings need quotes of their own):
+  MODEL_DIR                 folder of the run: checkpoint_N/, config.gin,
+                            model-info.txt, metrics.jsonl, curves.png, train/
+                            and training_eval/ (TensorBoard)
+  TRAIN_STEPS               step at which to end, counted from the beginning
+  BATCH_SIZE                examples a step
+  MIXTURE_OR_TASK_NAME      SeqIO task or mixture; or, with runs/arrays.gin,
+  ARRAYS                    folder made by scripts/cache_batches.py
+  TASK_FEATURE_LENGTHS      {'inputs': 64, 'targets': 64}
+  USE_CACHED_TASKS          whether SeqIO reads its cache (False)
+  INITIAL_CHECKPOINT_PATH   weights of a new run: MODEL_DIR, checkpoint_N or
+                            bundle
+  VOCABULARY                'bytes', or a SentencePiece file
+  DROPOUT_RATE, LEARNING_RATE, WARMUP_STEPS, RANDOM_SEED
+  MODEL                     the model; gin files of models/ and runs/ set it
+"""
+
+_EPILOG = """\
+examples:
+  t5score train --gin_file=recipes/tiny_run.gin --gin.MODEL_DIR="'/tmp/run'"
+  t5score train --gin_file=models/mt5_small.gin \\
+      --gin_file=runs/train_generative.gin \\
+      --gin.MODEL_DIR="'/data/run'" --gin.TRAIN_STEPS=10000 \\
+      --gin.MIXTURE_OR_TASK_NAME="'paracotta'"
+
+exit code: 0 finished or dry run; 1 the run failed; 2 the configuration is
+wrong; 130 interrupted (a checkpoint was saved)
+"""
+
+
+class ConfigurationError(ValueError):
+  """What is wrong with the gin files or flags, for a person."""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+  """Declares the verb's arguments."""
+  parser.description = _DESCRIPTION
+  parser.epilog = _EPILOG
+  parser.formatter_class = argparse.RawDescriptionHelpFormatter
+  parser.add_argument(
+    '--gin_file',
+    action='append',
+    default=[],
+    metavar='FILE',
+    help='configuration; may be given several times, the later wins; looked '
+    'for in --gin_search_paths, here, and among the files of the package',
+  )
+  parser.add_argument(
+    _BINDING,
+    dest='gin_bindings',
+    action='append',
+    default=[],
+    metavar='VALUE',
+    help='sets the macro or parameter NAME, as in --gin.TRAIN_STEPS=1000 or '
+    '--gin.loop.Cadence.log_every=10',
+  )
+  parser.add_argument(
+    '--gin_search_paths',
+    default='',
+    metavar='DIR,...',
+    help='folders in which gin files are looked for first',
+  )
+  parser.add_argument(
+    '--run_mode',
+    default='train',
+    choices=['train'],
+    help="for T5X's habits; scoring is `t5score score`",
+  )
+  parser.add_argument(
+    '--dry_run',
+    action='store_true',
+    help='build everything, print parameters, shapes and shardings, and train '
+    'nothing',
+  )
+  parser.add_argument('--quiet', action='store_true', help='print errors only')
+  # argparse knows no options with a free part: --gin.A=1 becomes
+  # --gin.NAME=A=1 before it looks.
+  parse = parser.parse_known_args
+
+  def parse_known_args(args: Any = None, namespace: Any = None) -> Any:
+    args = sys.argv[1:] if args is None else args
+    return parse([_named(text) for text in args], namespace)
+
+  parser.parse_known_args = parse_known_args  # type: ignore[method-assign]
+
+
+def run(args: argparse.Namespace) -> int:
+  """Parses the configuration and trains; returns the exit code."""
+  import gin
+
+  from t5score_jax.training import loop
+
+  try:
+    configure(args.gin_file, args.gin_bindings, args.gin_search_paths)
+    train = gin.get_configurable(loop.train)
+  except ConfigurationError as error:
+    print(f't5score train: {error}', file=sys.stderr)
+    return 2
+  try:
+    outcome = train(dry_run=args.dry_run, quiet=args.quiet)
+  except Exception as error:
+    code, message = _explain(error, loop)
+    if not message:
+      raise
+    print(f't5score train: {message}', file=sys.stderr)
+    return code
+  return 130 if outcome.reason == 'interrupted' else 0
+
+
+def configure(
+  gin_files: list[str], bindings: list[str], search_paths: str = ''
+) -> None:
+  """Makes gin's global configuration anew.
+
+  Args:
+    gin_files: Files, the later wins.
+    bindings: 'NAME=VALUE' each, which win over files.
+    search_paths: Folders, separated by commas.
+
+  Raises:
+    ConfigurationError: What is wrong, where, and what to do.
+  """
+  import gin
+
+  # Gin reports a missing file to the log as well.
+  logging.getLogger().setLevel(logging.CRITICAL)
+  if not gin_files:
+    raise ConfigurationError(
+      'no configuration: give at least one --gin_file (see --help)'
+    )
+  gin.clear_config()
+  folders = [folder for folder in search_paths.split(',') if folder]
+  for folder in folders:
+    if not Path(folder).is_dir():
+      raise ConfigurationError(f'--gin_search_paths: no folder {folder}')
+  # The one that was added last is searched first.
+  for folder in [str(packaged_folder()), '', *reversed(folders)]:
+    gin.add_config_file_search_path(folder)
+  try:
+    # Not finalized: a macro that this run never reads needs no value.
+    gin.parse_config_files_and_bindings(
+      gin_files, [_checked(text) for text in bindings], finalize_config=False
+    )
+  except (OSError, ValueError, SyntaxError, ImportError, AttributeError) as e:
+    raise ConfigurationError(_plain(e)) from e
+  _check_macros(bindings, gin.config_str())
+
+
+def packaged_folder() -> Path:
+  """The folder of the gin files that come with the package."""
+  from t5score_jax import gin_configs
+
+  return Path(next(iter(gin_configs.__path__)))
+
+
+def _named(text: str) -> str:
+  match = re.match(r'--gin\.([^=]+)=', text)
+  return f'{_BINDING}={text[len("--gin.") :]}' if match else text
+
+
+def _checked(text: str) -> str:
+  """A binding from the command line, its value tried by itself."""
+  import gin
+
+  name, equals, value = text.partition('=')
+  if not equals:
+    raise ConfigurationError(
+      f'--gin.{name}: write --gin.NAME=VALUE, in one word'
+    )
+  try:
+    gin.config.parse_value(value)
+  except (SyntaxError, ValueError):
+    raise ConfigurationError(
+      f'--gin.{name}={value}: the value is not one that gin reads; a string '
+      f'needs quotes of its own: --gin.{name}="\'{value}\'"'
+    ) from None
+  return f'{name} = {value}'
+
+
+def _check_macros(bindings: list[str], config: str) -> None:
+  """A macro that nothing uses is a typing error, not a wish."""
+  used = set(re.findall(r'%([A-Za-z_][\w.]*)', config))
+  for binding in bindings:
+    name = binding.partition('=')[0].strip()
+    if '.' not in name and name not in used:
+      close = difflib.get_close_matches(name, used, n=1)
+      hint = f'did you mean {close[0]}?' if close else ''
+      raise ConfigurationError(
+        f'--gin.{name}: nothing in the gin files uses {name}; {hint} These '
+        f'are used: {", ".join(sorted(used))}'
+      )
+
+
+def _plain(error: Exception) -> str:
+  """Gin's words, with what to do."""
+  text = str(error).strip()
+  if match := re.search(r'Unable to open file: (\S+)\. Searched', text):
+    where = text.partition('\n')[2].strip()
+    return (
+      f'no gin file {match[1]}; looked for here, in --gin_search_paths and in '
+      f'{packaged_folder()}' + (f'\n  {where}' if where else '')
+    )
+  if match := re.search(r"'macro' \(.*\) in scope '([\w.]+)'", text):
+    return f'{match[1]} has no value: give --gin.{match[1]}=VALUE'
+  if isinstance(error, ImportError):
+    return f'a gin file imports what is not installed: {text}'
+  return text
+
+
+def _explain(error: Exception, loop: Any) -> tuple[int, str]:
+  """Exit code and words for an error of the user's; '' for one of ours."""
+  told = (
+    loop.TrainingError,
+    loop.native.CheckpointError,
+    loop.inputs.DatasetError,
+    loop.partitioning.MeshError,
+    loop.native.bundles.BundleError,
+    loop.records.RecordError,
+    OSError,
+  )
+  if isinstance(error, told):
+    return 1, re.sub(r'\n\s*In call to configurable .*', '', str(error))
+  frames = traceback.walk_tb(error.__traceback__)
+  inside = any(
+    frame.f_code.co_filename == loop.__file__
+    and frame.f_code.co_name == 'train'
+    for frame, _ in frames
+  )
+  # Before the trunk's first line gin calls what the configuration names.
+  if not inside and isinstance(error, ValueError | TypeError | RuntimeError):
+    return 2, _plain(error)
+  return 1, ''

@@ -1,0 +1,4 @@
+"""Training: one trunk (`loop.train`), what it calls, and nothing else.
+
+Scoring never imports this package.
+"""

@@ -1,0 +1,88 @@
+"""Batches of one length bucket at a time, from several arrays on disk.
+
+A batch padded to the longest text of all wastes most of its work on padding.
+Here every batch comes whole from one of several datasets, each with a shape and
+batch size of its own, so that a batch of long texts has fewer of them. Not for
+mixing kinds within a batch (`inputs.MixtureDataset`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+import itertools
+
+import numpy as np
+
+from t5score_jax.training import inputs
+
+
+class BucketedDataset:
+  """Draws, for every batch, the dataset it comes from.
+
+  Attributes:
+    rates: Probability of each dataset, float64 [datasets].
+  """
+
+  def __init__(
+    self,
+    datasets: Sequence[inputs.Dataset],
+    rates: Sequence[float] | None = None,
+    seed: int = 0,
+    run_length: int = 1,
+  ):
+    """Sets up the draws.
+
+    Args:
+      datasets: Each gives whole batches, of its own shape.
+      rates: Share of the batches, in any unit; by default every
+        `ArrayDataset` gets as many as it has (epochs stay in step).
+      seed: Of the draws.
+      run_length: Batches that come from one dataset in a row; with
+        `steps_per_call` of the training loop or a multiple, so that batches
+        of one shape can be stacked.
+
+    Raises:
+      inputs.DatasetError: Rates that do not fit the datasets.
+    """
+    if rates is None:
+      rates = [_batches_per_epoch(dataset) for dataset in datasets]
+    weights = np.asarray(rates, np.float64)
+    if len(weights) != len(datasets) or not len(datasets):
+      raise inputs.DatasetError(
+        f'{len(datasets)} datasets need as many rates, not {len(weights)}'
+      )
+    if not np.all(np.isfinite(weights)) or weights.min() < 0 or not sum(rates):
+      raise inputs.DatasetError(
+        f'rates must be 0 or more, not all 0: {list(rates)}'
+      )
+    if run_length < 1:
+      raise inputs.DatasetError(f'run_length={run_length}: must be 1 or more')
+    self.rates = weights / weights.sum()
+    self._datasets = list(datasets)
+    self._seed = seed
+    self._run_length = run_length
+
+  def batches(self, start_step: int = 0) -> Iterator[inputs.Batch]:
+    """See `inputs.Dataset`."""
+    choices = self._choices()
+    before = list(itertools.islice(choices, start_step))
+    streams: dict[int, Iterator[inputs.Batch]] = {}
+    for choice in choices:
+      if choice not in streams:
+        # Opened on first use: each goes on where its own share ended.
+        streams[choice] = self._datasets[choice].batches(before.count(choice))
+      yield next(streams[choice])
+
+  def _choices(self) -> Iterator[int]:
+    generator = np.random.default_rng(self._seed)
+    while True:
+      drawn = int(generator.choice(len(self.rates), p=self.rates))
+      yield from itertools.repeat(drawn, self._run_length)
+
+
+def _batches_per_epoch(dataset: inputs.Dataset) -> float:
+  if not isinstance(dataset, inputs.ArrayDataset):
+    raise inputs.DatasetError(
+      f'rates are needed: a {type(dataset).__name__} has no known size'
+    )
+  return dataset.num_examples / dataset.batch_size

@@ -1,0 +1,257 @@
+"""Numbers on held-out data during training, injected by gin.
+
+An evaluator has a `name` and `evaluate(params)`, which returns floats; the
+trunk calls it and selects checkpoints by one of them. Not here: full
+meta-evaluation with significance tests (`evaluation/`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+import itertools
+import os
+from typing import Any
+
+import jax
+import numpy as np
+
+from t5score_jax import scoring
+from t5score_jax.checkpoints import bundle
+from t5score_jax.data import judgments
+from t5score_jax.data import records
+from t5score_jax.data import vocab
+from t5score_jax.evaluation import correlation
+from t5score_jax.evaluation import darr
+from t5score_jax.nn import t5
+from t5score_jax.training import inputs
+from t5score_jax.training import state as states
+
+PyTree = Any
+
+# What is averaged, as (input, target) fields of a segment.
+DIRECTIONS = {
+  'precision': (('reference', 'hypothesis'),),
+  'recall': (('hypothesis', 'reference'),),
+  'f': (('reference', 'hypothesis'), ('hypothesis', 'reference')),
+  'source': (('source', 'hypothesis'), ('hypothesis', 'source')),
+  'ref_src': (
+    ('reference', 'hypothesis'),
+    ('hypothesis', 'reference'),
+    ('source', 'hypothesis'),
+    ('hypothesis', 'source'),
+  ),
+}
+
+
+class EvaluatorError(ValueError):
+  """Held-out data that an evaluator cannot use."""
+
+
+class JudgmentEvaluator:
+  """Agreement of T5Score with human ratings of held-out segments.
+
+  Gives 'pearson', the correlation over all rated segments, and 'tau', DARR's
+  Kendall-like tau (T5Score, section 4.2) over pairs of systems' outputs for
+  one segment whose ratings differ by `min_gap`; each is the plain mean over
+  language pairs. 'tau' is left out where no such pair exists.
+  """
+
+  def __init__(
+    self,
+    segments: Sequence[records.Segment] | str | os.PathLike[str],
+    config: t5.T5Config,
+    vocabulary: vocab.Vocabulary,
+    rating: str,
+    name: str = 'judgments',
+    direction: str = 'f',
+    max_length: int = 256,
+    min_gap: float = darr.MIN_GAP,
+    limit: int | None = None,
+    batch_tokens: int | None = None,
+    dtype: str = 'float32',
+    lowercase: bool = False,
+  ):
+    """Reads the segments.
+
+    Args:
+      segments: Records, or a TSV or JSONL file of them.
+      config: The network that will be judged.
+      vocabulary: Its vocabulary.
+      rating: Name of the human rating; segments without it are left out.
+      name: Of this evaluator in reports.
+      direction: 'precision', 'recall', 'f', 'source' or 'ref_src'; the first
+        reference counts.
+      max_length: Tokens a text, `</s>` included.
+      min_gap: Least difference of ratings that makes a pair of 'tau'.
+      limit: Use that many segments, spread evenly; None: all.
+      batch_tokens: Tokens a batch on one device; see `scoring.Scorer`.
+      dtype: Arithmetic, 'float32' or 'bfloat16'.
+      lowercase: Whether texts are lower-cased first.
+
+    Raises:
+      EvaluatorError: No segment has the rating and the texts.
+    """
+    if direction not in DIRECTIONS:
+      raise EvaluatorError(
+        f'evaluator {name}: direction {direction!r}: use one of '
+        f'{sorted(DIRECTIONS)}'
+      )
+    where = f'evaluator {name}'
+    if isinstance(segments, str | os.PathLike):
+      where += f' ({os.fspath(segments)})'
+      segments = records.read_records(segments, ratings=(rating,))
+    rated = [s for s in segments if rating in s.ratings]
+    if limit is not None and limit < len(rated):
+      chosen = np.linspace(0, len(rated) - 1, limit).astype(int)
+      rated = [rated[i] for i in chosen]
+    if not rated:
+      raise EvaluatorError(f'{where}: no segment has the rating {rating!r}')
+    self.name = name
+    self._directions = DIRECTIONS[direction]
+    self._pairs = [
+      (_text(s, a, where, lowercase), _text(s, b, where, lowercase))
+      for a, b in self._directions
+      for s in rated
+    ]
+    self._ratings = np.asarray([s.ratings[rating] for s in rated], np.float64)
+    pairs = np.asarray([s.language_pair or '' for s in rated])
+    self._groups = [np.flatnonzero(pairs == p) for p in sorted(set(pairs))]
+    self._ranked = [
+      ranked
+      for group in self._groups
+      if len(ranked := _ranked(rated, self._ratings, group, min_gap))
+    ]
+    self._config = config
+    self._vocabulary = vocabulary
+    self._options = {
+      'max_length': max_length,
+      'batch_tokens': batch_tokens,
+      'dtype': dtype,
+    }
+    self._scorer: scoring.Scorer | None = None
+
+  def scores(self, params: PyTree) -> np.ndarray:
+    """Scores of the rated segments, float [N], mean over the directions."""
+    if self._scorer is None:
+      model = bundle.Bundle(self._config, params, self._vocabulary)
+      self._scorer = scoring.Scorer(model, **self._options)
+    self._scorer.use_params(params)
+    values = self._scorer.scores(self._pairs)
+    return values.reshape(len(self._directions), -1).mean(axis=0)
+
+  def evaluate(self, params: PyTree) -> dict[str, float]:
+    """See the class."""
+    scores = self.scores(params)
+    numbers = {
+      'pearson': float(
+        np.mean(
+          [
+            correlation.pearson(self._ratings[g], scores[g])
+            for g in self._groups
+          ]
+        )
+      )
+    }
+    if self._ranked:
+      numbers['tau'] = float(
+        np.mean(
+          [
+            correlation.darr_tau(scores[pairs[:, 0]], scores[pairs[:, 1]])
+            for pairs in self._ranked
+          ]
+        )
+      )
+    return numbers
+
+
+class HeldOutLoss:
+  """The model's own loss and metrics on held-out batches, without dropout."""
+
+  def __init__(
+    self,
+    model: states.Model,
+    dataset: inputs.Dataset,
+    name: str = 'held_out',
+    num_batches: int = 20,
+  ):
+    """Sets up the evaluator.
+
+    Args:
+      model: Gives the loss.
+      dataset: Held-out batches; always the same first ones are used.
+      name: Of this evaluator in reports.
+      num_batches: How many.
+    """
+    self.name = name
+    self._dataset = dataset
+    self._num_batches = num_batches
+
+    def totals(params: PyTree, batch: Mapping[str, jax.Array]) -> states.Totals:
+      loss, aux = model.loss_fn(params, batch, None)
+      return {'loss': (loss, aux['weight']), **aux.get('metrics', {})}
+
+    self._totals = jax.jit(totals)
+
+  def evaluate(self, params: PyTree) -> dict[str, float]:
+    """Returns means over all batches: 'loss' and the model's metrics."""
+    sums: dict[str, np.ndarray] = {}
+    batches = itertools.islice(self._dataset.batches(0), self._num_batches)
+    for totals in [self._totals(params, batch) for batch in batches]:
+      for key, pair in jax.device_get(totals).items():
+        sums[key] = sums.get(key, 0.0) + np.asarray(pair, np.float64)
+    return {
+      key: float(total / weight) if weight else 0.0
+      for key, (total, weight) in sums.items()
+    }
+
+
+def _text(
+  segment: records.Segment, field: str, where: str, lowercase: bool
+) -> str:
+  if field == 'reference':
+    text = segment.references[0] if segment.references else None
+  else:
+    text = getattr(segment, field)
+  if text is None:
+    raise EvaluatorError(
+      f'{where}: segment {segment.segment!r} of system {segment.system!r} has '
+      f'no {field}, which the direction needs'
+    )
+  return text.lower() if lowercase else text
+
+
+def _ranked(
+  segments: Sequence[records.Segment],
+  ratings: np.ndarray,
+  group: np.ndarray,
+  min_gap: float,
+) -> np.ndarray:
+  """Rows of better and worse outputs of one segment, int [P, 2]."""
+  rows: dict[tuple[str | None, str | None], int] = {}
+  systems: dict[str, int] = {}
+  places = []
+  for index in group:
+    segment = segments[index]
+    if segment.segment is None or segment.system is None:
+      continue
+    if judgments.is_human(segment.system):
+      continue
+    row = rows.setdefault((segment.document, segment.segment), len(rows))
+    system = systems.setdefault(segment.system, len(systems))
+    places.append((system, row, index))
+  if not places:
+    return np.zeros((0, 2), np.int64)
+  # [S, N] of ratings, and of where each stands; absent ones are NaN.
+  grid = np.full((len(systems), len(rows)), np.nan)
+  where = np.zeros(grid.shape, np.int64)
+  for system, row, index in places:
+    grid[system, row] = ratings[index]
+    where[system, row] = index
+  pairs = darr.pairs_from_ratings(grid, min_gap)
+  return np.stack(
+    [
+      where[pairs.better, pairs.segments],
+      where[pairs.worse, pairs.segments],
+    ],
+    axis=1,
+  )

@@ -1,0 +1,385 @@
+"""The trunk: `train()`, read from top to bottom, is the whole of a run.
+
+Gin binds `t5score_jax.training.loop.train`. Which metric is trained never
+shows here: a model brings its loss, a dataset its batches, evaluators their
+numbers. Not here: the update itself (`training/state.py`), files
+(`checkpoints/native.py`, `training/reports.py`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+import dataclasses
+import math
+from pathlib import Path
+import signal
+import time
+from typing import Any, Protocol
+
+import gin
+import jax
+import jax.numpy as jnp
+
+from t5score_jax.checkpoints import native
+from t5score_jax.data import records
+from t5score_jax.training import inputs
+from t5score_jax.training import optimizers
+from t5score_jax.training import partitioning
+from t5score_jax.training import reports
+from t5score_jax.training import state as states
+
+
+class TrainingError(ValueError):
+  """A run cannot start or go on; the message says why and what to do."""
+
+
+class Evaluator(Protocol):
+  """Judges parameters during training."""
+
+  name: str
+
+  def evaluate(self, params: Any) -> Mapping[str, float]:
+    """Returns numbers; the trunk reports them as `name/key`."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Cadence:
+  """How often things happen, in steps.
+
+  Attributes:
+    log_every: Fetch and report the mean loss.
+    save_every: Save a checkpoint; the last step is always saved.
+    eval_every: Run the evaluators, and once at the end; None: at the end
+      only.
+    steps_per_call: Steps the device takes in one call without the host,
+      where no other cadence falls between.
+  """
+
+  log_every: int = 100
+  save_every: int = 1000
+  eval_every: int | None = None
+  steps_per_call: int = 1
+
+  def __post_init__(self) -> None:
+    for field in dataclasses.fields(self):
+      value = getattr(self, field.name)
+      if value is not None and value < 1:
+        raise ValueError(f'{field.name} = {value}: must be at least 1')
+
+  @property
+  def all(self) -> list[int]:
+    """The cadences no call may cross."""
+    every = [self.log_every, self.save_every, self.eval_every]
+    return [steps for steps in every if steps is not None]
+
+
+@dataclasses.dataclass(frozen=True)
+class Outcome:
+  """How a run ended.
+
+  Attributes:
+    step: The last step.
+    best_step: The step of the best checkpoint, if one was selected.
+    reason: 'finished', 'stopped early', 'interrupted' or 'dry run'.
+  """
+
+  step: int
+  best_step: int | None
+  reason: str
+
+
+def train(
+  *,
+  model: states.Model,
+  model_dir: str,
+  dataset: inputs.Dataset,
+  optimizer: optimizers.Optimizer,
+  train_steps: int,
+  cadence: Cadence = Cadence(),  # noqa: B008 (frozen)
+  partitioner: partitioning.Partitioner = partitioning.Partitioner(),  # noqa: B008
+  evaluators: Sequence[Evaluator] = (),
+  selection: native.Selection | None = None,
+  initial_checkpoint_path: str | None = None,
+  random_seed: int = 0,
+  microbatches: int = 1,
+  ema_decay: float | None = None,
+  keep_checkpoints: int = 3,
+  vocabulary: Any = None,
+  settings: Mapping[str, Any] | None = None,
+  dry_run: bool = False,
+  quiet: bool = False,
+) -> Outcome:
+  """Trains a model, or goes on where MODEL_DIR ends.
+
+  Args:
+    model: Parameters and loss.
+    model_dir: Folder of the run; made if need be.
+    dataset: Batches.
+    optimizer: Updates.
+    train_steps: Step at which to end, counted from the run's beginning.
+    cadence: How often to report, save and evaluate.
+    partitioner: Where arrays live.
+    evaluators: Numbers for people, and for `selection`.
+    selection: Which checkpoint is the best, and when to stop early.
+    initial_checkpoint_path: MODEL_DIR, checkpoint_N or bundle whose weights a
+      new run starts from. A run that has a checkpoint goes on from that.
+    random_seed: Of initial weights and dropout; data have a seed of their own.
+    microbatches: Parts in which a batch is differentiated, to save memory.
+    ema_decay: Moving average of the parameters, for evaluation and export.
+    keep_checkpoints: How many of the latest to keep beside the best.
+    vocabulary: Written beside the checkpoints, so that they score.
+    settings: Likewise (`Bundle.settings`).
+    dry_run: Whether to build everything, print it and train nothing.
+    quiet: Whether to print nothing.
+
+  Returns:
+    How it ended.
+
+  Raises:
+    TrainingError: A loss that is not finite, or arguments that do not fit.
+    CheckpointError: MODEL_DIR or the initial checkpoint is of another model.
+    DatasetError: Data that are missing or do not fit.
+  """
+  plan = states.plan(model, optimizer, partitioner, ema_decay)
+  text = describe(plan, partitioner, dataset, microbatches)
+  if dry_run:
+    print(text)
+    return Outcome(0, None, 'dry run')
+  config = getattr(model, 'config', None)
+  folder = native.claim(model_dir, config, vocabulary, settings, selection)
+  _write(folder / 'model-info.txt', text)
+  _write(folder / 'config.gin', gin.operative_config_str())
+
+  with native.Checkpoints(folder, keep_checkpoints) as checkpoints:
+    start = checkpoints.latest or 0
+    if checkpoints.latest is not None:
+      state = checkpoints.restore(plan.shapes)
+    elif initial_checkpoint_path:
+      params = native.initial_params(
+        initial_checkpoint_path, plan.shapes.params
+      )
+      state = plan.create(params)
+    else:
+      state = plan.create(plan.init_params(jax.random.key(random_seed)))
+    take_steps = states.make_step(
+      model, optimizer, partitioner, plan, random_seed, microbatches, ema_decay
+    )
+    stacked = inputs.calls(
+      dataset.batches(start),
+      start,
+      train_steps,
+      cadence.steps_per_call,
+      cadence.all,
+    )
+    batches = inputs.prefetch(
+      stacked, lambda batch: partitioner.put_batch(batch, leading=1)
+    )
+    with (
+      reports.Reports(folder, start, train_steps, quiet) as report,
+      StopSignals() as stop,
+    ):
+      report.note(_greeting(folder, start, train_steps, plan))
+      meter = Meter(report)
+      evaluations = _evaluations(report.history)
+      step, saved, reason = start, start, 'finished'
+      for batch in batches:
+        state, totals = take_steps(state, batch)
+        step += len(next(iter(batch.values())))
+        meter.add(totals)
+        last = step >= train_steps or stop.requested
+        if last or any(_due(step, every) for every in cadence.all):
+          meter.log(step)
+        numbers = None
+        judge = last or _due(step, cadence.eval_every)
+        if judge and evaluators and not stop.requested:
+          meter.flush()
+          numbers = evaluate(evaluators, state)
+          report.evaluation(step, numbers)
+          evaluations.append((step, numbers))
+        best = _best_step(selection, evaluations)
+        if selection and selection.exhausted(evaluations):
+          last, reason = True, 'stopped early'
+        if last or _due(step, cadence.save_every) or (numbers and best == step):
+          meter.flush()
+          checkpoints.save(step, state, numbers, best)
+          saved = step
+        if last:
+          break
+      if stop.requested and step < train_steps:
+        reason = 'interrupted'
+      checkpoints.wait()
+      best = _best_step(selection, evaluations)
+      report.note(_farewell(folder, step, best, reason, saved))
+  return Outcome(step, best, reason)
+
+
+def evaluate(
+  evaluators: Sequence[Evaluator], state: states.TrainState
+) -> dict[str, float]:
+  """Runs all evaluators on the parameters to export: {'name/key': number}."""
+  return {
+    f'{evaluator.name}/{key}': float(value)
+    for evaluator in evaluators
+    for key, value in evaluator.evaluate(state.best_params).items()
+  }
+
+
+def describe(
+  plan: states.StatePlan,
+  partitioner: partitioning.Partitioner,
+  dataset: inputs.Dataset,
+  microbatches: int = 1,
+) -> str:
+  """Everything about a run that is known before it starts, as text.
+
+  Raises:
+    MeshError: The batch cannot be divided over the devices.
+  """
+  leaves = jax.tree_util.tree_leaves_with_path(plan.shapes.params)
+  lines = [
+    f'parameters: {sum(math.prod(x.shape) for _, x in leaves):,}',
+    f'mesh: {dict(partitioner.mesh.shape)} of {jax.device_count()} '
+    f'{jax.default_backend()} devices',
+    '',
+    *(
+      f'{optimizers.parameter_name(path):<60} {str(leaf.shape):<20} '
+      f'{leaf.sharding.spec}'
+      for path, leaf in leaves
+    ),
+    '',
+    'batch:',
+  ]
+  batch = next(iter(dataset.batches(0)))
+  for key, value in sorted(batch.items()):
+    partitioner.check_batch_size(len(value) * jax.process_count(), microbatches)
+    lines.append(f'{key:<60} {str(value.shape):<20} {value.dtype}')
+  return '\n'.join(lines) + '\n'
+
+
+class Meter:
+  """Sums totals on the device; fetches them one report late.
+
+  The device never waits for the host: while a sum is being fetched, the next
+  steps are already queued.
+  """
+
+  def __init__(self, report: reports.Reports):
+    """Reports go to `report`."""
+    self._report = report
+    self._sums: Any = None
+    self._waiting: tuple[int, Any] | None = None
+    self._add = jax.jit(lambda a, b: jax.tree.map(jnp.add, a, b))
+
+  def add(self, totals: states.Totals) -> None:
+    """Adds the totals of one call."""
+    self._sums = totals if self._sums is None else self._add(self._sums, totals)
+
+  def log(self, step: int) -> None:
+    """Ends an interval at `step`; reports the one before."""
+    self.flush()
+    self._waiting = (step, self._sums)
+    self._sums = None
+
+  def flush(self) -> None:
+    """Reports the interval that was ended last.
+
+    Raises:
+      TrainingError: Its loss is not finite.
+    """
+    if self._waiting is None:
+      return
+    step, sums = self._waiting
+    self._waiting = None
+    numbers = {
+      name: float(total) / float(weight) if weight else 0.0
+      for name, (total, weight) in jax.device_get(sums).items()
+    }
+    self._report.train(step, numbers)
+    if not math.isfinite(numbers['loss']):
+      raise TrainingError(
+        f'the loss is {numbers["loss"]} at step {step}; nothing was saved '
+        'since the last checkpoint. Try a lower learning rate, a longer '
+        'warm-up or float32'
+      )
+
+
+class StopSignals:
+  """Turns the first Ctrl-C or SIGTERM into a request to save and end.
+
+  The second one acts as usual.
+  """
+
+  _SIGNALS = (signal.SIGINT, signal.SIGTERM)
+
+  def __init__(self) -> None:
+    self.requested = False
+    self._old: dict[int, Any] = {}
+
+  def __enter__(self) -> StopSignals:
+    for number in self._SIGNALS:
+      try:
+        self._old[number] = signal.signal(number, self._request)
+      except ValueError:
+        break  # Not the main thread: signals are someone else's.
+    return self
+
+  def __exit__(self, *unused: Any) -> None:
+    self._restore()
+
+  def _request(self, *unused: Any) -> None:
+    self.requested = True
+    self._restore()
+
+  def _restore(self) -> None:
+    for number, handler in self._old.items():
+      signal.signal(number, handler)
+    self._old = {}
+
+
+def _due(step: int, every: int | None) -> bool:
+  return every is not None and step % every == 0
+
+
+def _best_step(
+  selection: native.Selection | None,
+  evaluations: Sequence[tuple[int, Mapping[str, float]]],
+) -> int | None:
+  if selection is None:
+    return None
+  index = selection.best(evaluations)
+  return None if index < 0 else evaluations[index][0]
+
+
+def _evaluations(
+  history: Sequence[Mapping[str, Any]],
+) -> list[tuple[int, Mapping[str, float]]]:
+  return [
+    (line['step'], line) for line in history if line['kind'] == 'evaluation'
+  ]
+
+
+def _write(path: Path, text: str) -> None:
+  with records.write_atomically(path) as stream:
+    stream.write(text)
+
+
+def _greeting(
+  folder: Path, start: int, train_steps: int, plan: states.StatePlan
+) -> str:
+  count = sum(math.prod(x.shape) for x in jax.tree.leaves(plan.shapes.params))
+  verb = f'goes on at step {start}' if start else 'starts'
+  return (
+    f'{folder}: training {verb}, to step {train_steps}; {count:,} parameters '
+    f'on {jax.device_count()} {jax.default_backend()} device(s)'
+  )
+
+
+def _farewell(
+  folder: Path, step: int, best: int | None, reason: str, saved: int
+) -> str:
+  text = f'{folder}: {reason} at step {step} ({time.strftime("%H:%M:%S")})'
+  if best is not None:
+    text += f'; best: checkpoint_{best}'
+  if reason == 'interrupted':
+    text += f'; the same command goes on from checkpoint_{saved}'
+  return text

@@ -1,0 +1,248 @@
+"""Optimizers and learning-rate schedules, made of Optax's parts.
+
+An `Optimizer` is a gradient transformation with the schedule beside it, so
+that the trunk can report the learning rate. Parameters are told apart by
+regular expressions over their T5X names ('encoder/layers_0/mlp/wo/kernel').
+Not here: clipping across accumulated batches and the moving average of the
+parameters, which belong to the step (`training/state.py`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+import dataclasses
+import re
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import optax
+
+PyTree = Any
+Schedule = Callable[[jax.Array], jax.Array]
+
+# T5X decays no vector: neither the scales of norms nor biases.
+NO_DECAY = r'(scale|bias|rel_embedding)$'
+
+
+@dataclasses.dataclass(frozen=True)
+class Optimizer:
+  """A gradient transformation and the schedule it follows.
+
+  Attributes:
+    transformation: Turns gradients of the mean loss into updates to add.
+    schedule: Step (0 before the first update) -> learning rate.
+    clip_norm: Largest global norm of the gradients; longer ones are scaled
+      down to it before anything else. None: not clipped.
+  """
+
+  transformation: optax.GradientTransformation
+  schedule: Schedule
+  clip_norm: float | None = None
+
+
+def constant(learning_rate: float, warmup_steps: int = 0) -> Schedule:
+  """A constant rate, reached linearly over `warmup_steps`."""
+  return lambda step: learning_rate * _warmup(step, warmup_steps)
+
+
+def linear(
+  learning_rate: float,
+  total_steps: int,
+  warmup_steps: int = 0,
+  final_fraction: float = 0.0,
+) -> Schedule:
+  """Linear warm-up, then a straight line down (T5Score, appendix).
+
+  Args:
+    learning_rate: The rate at the end of the warm-up.
+    total_steps: The step at which the line ends; constant from there on.
+    warmup_steps: Updates until the full rate.
+    final_fraction: The rate at the end, as a share of `learning_rate`.
+  """
+  span = max(total_steps - warmup_steps, 1)
+
+  def schedule(step: jax.Array) -> jax.Array:
+    done = jnp.clip((step - warmup_steps) / span, 0.0, 1.0)
+    decay = 1.0 - (1.0 - final_fraction) * done
+    return learning_rate * _warmup(step, warmup_steps) * decay
+
+  return schedule
+
+
+def inverse_sqrt(learning_rate: float, warmup_steps: int) -> Schedule:
+  """T5's pre-training schedule: learning_rate / sqrt(max(step, warm-up)).
+
+  The rate is constant during the warm-up (Raffel et al. 2020, section 3.1.2,
+  with learning_rate = 1).
+  """
+  return lambda step: (
+    learning_rate / jnp.sqrt(jnp.maximum(step, max(warmup_steps, 1)))
+  )
+
+
+def adamw(
+  schedule: Schedule,
+  b1: float = 0.9,
+  b2: float = 0.999,
+  eps: float = 1e-8,
+  weight_decay: float = 0.0,
+  clip_norm: float | None = 1.0,
+  multipliers: Mapping[str, float] | None = None,
+  no_decay: str = NO_DECAY,
+) -> Optimizer:
+  """AdamW (Loshchilov and Hutter 2019); decay is scaled by the rate.
+
+  Args:
+    schedule: Step -> learning rate.
+    b1: Decay of the mean of gradients.
+    b2: Decay of the mean of squared gradients.
+    eps: Added to the root of the latter.
+    weight_decay: Share of a weight taken off a step, times the rate.
+    clip_norm: See `Optimizer`.
+    multipliers: See `learning_rate_multipliers`.
+    no_decay: Parameters whose name matches (re.search) are not decayed.
+  """
+  return _optimizer(
+    [optax.scale_by_adam(b1=b1, b2=b2, eps=eps)],
+    schedule,
+    weight_decay,
+    clip_norm,
+    multipliers,
+    no_decay,
+  )
+
+
+def adafactor(
+  schedule: Schedule,
+  decay_rate: float = 0.8,
+  step_offset: int = 0,
+  multiply_by_parameter_scale: bool = True,
+  clipping_threshold: float | None = 1.0,
+  min_dim_size_to_factor: int = 128,
+  weight_decay: float = 0.0,
+  clip_norm: float | None = None,
+  multipliers: Mapping[str, float] | None = None,
+  no_decay: str = NO_DECAY,
+) -> Optimizer:
+  """Adafactor (Shazeer and Stern 2018) with T5X's settings.
+
+  Where this differs from T5X's own: the two largest dimensions of a parameter
+  are factored, not those that logical rules name (for T5 networks these are
+  the same dimensions, except that layers which were stacked for scanning may
+  count as one); and `weight_decay` is multiplied by the learning rate, as in
+  the published T5Score trainer, not taken off in full every step.
+
+  Args:
+    schedule: Step -> learning rate, relative to the parameter's scale.
+    decay_rate: Exponent of the second moment's decay, 1 - step^-decay_rate.
+    step_offset: Steps to leave out of that, for fine-tuning.
+    multiply_by_parameter_scale: Whether a step is relative to the root mean
+      square of the parameter (at least 1e-3).
+    clipping_threshold: Largest root mean square of a parameter's update.
+    min_dim_size_to_factor: Smaller matrices keep a full second moment.
+    weight_decay: Share of a weight taken off a step, times the rate.
+    clip_norm: See `Optimizer`.
+    multipliers: See `learning_rate_multipliers`.
+    no_decay: Parameters whose name matches (re.search) are not decayed.
+  """
+  parts = [
+    optax.scale_by_factored_rms(
+      factored=True,
+      decay_rate=decay_rate,
+      step_offset=step_offset,
+      min_dim_size_to_factor=min_dim_size_to_factor,
+    )
+  ]
+  if clipping_threshold is not None:
+    parts.append(optax.clip_by_block_rms(clipping_threshold))
+  if multiply_by_parameter_scale:
+    parts.append(optax.scale_by_param_block_rms())
+  return _optimizer(
+    parts, schedule, weight_decay, clip_norm, multipliers, no_decay
+  )
+
+
+def learning_rate_multipliers(
+  params: PyTree, multipliers: Mapping[str, float]
+) -> PyTree:
+  """A factor of the learning rate for every parameter, 1.0 by default.
+
+  Args:
+    params: The parameters, a nested dict.
+    multipliers: Regular expression -> factor. A parameter takes the factor of
+      the first expression found in its name ('/' between the levels); a
+      factor of 0 freezes it.
+
+  Returns:
+    The same tree with a float a parameter.
+
+  Raises:
+    ValueError: An expression that matches no parameter.
+  """
+  used: set[str] = set()
+
+  def one(path: Any, leaf: Any) -> float:
+    del leaf
+    name = parameter_name(path)
+    for expression, factor in multipliers.items():
+      if re.search(expression, name):
+        used.add(expression)
+        return float(factor)
+    return 1.0
+
+  tree = jax.tree_util.tree_map_with_path(one, params)
+  if idle := sorted(set(multipliers) - used):
+    raise ValueError(
+      f'multipliers: {idle} match no parameter (or earlier expressions match '
+      "all of theirs); a name looks like 'encoder/layers_0/mlp/wo/kernel'"
+    )
+  return tree
+
+
+def parameter_name(path: Any) -> str:
+  """The T5X name of a leaf: its keys joined by '/'."""
+  return jax.tree_util.keystr(path, simple=True, separator='/')
+
+
+def _warmup(step: jax.Array, warmup_steps: int) -> jax.Array:
+  # The first update already moves: step counts from 0.
+  return jnp.minimum(1.0, (step + 1) / max(warmup_steps, 1))
+
+
+def _optimizer(
+  parts: list[optax.GradientTransformation],
+  schedule: Schedule,
+  weight_decay: float,
+  clip_norm: float | None,
+  multipliers: Mapping[str, float] | None,
+  no_decay: str,
+) -> Optimizer:
+  def decays(params: PyTree) -> PyTree:
+    return jax.tree_util.tree_map_with_path(
+      lambda path, _: not re.search(no_decay, parameter_name(path)), params
+    )
+
+  if weight_decay:
+    parts = [*parts, optax.add_decayed_weights(weight_decay, decays)]
+  parts = [*parts, optax.scale_by_learning_rate(schedule)]
+  if multipliers:
+    parts = [*parts, _scale_by_multipliers(multipliers)]
+  return Optimizer(optax.chain(*parts), schedule, clip_norm)
+
+
+def _scale_by_multipliers(
+  multipliers: Mapping[str, float],
+) -> optax.GradientTransformation:
+  def init(params: PyTree) -> optax.EmptyState:
+    learning_rate_multipliers(params, multipliers)  # Complain early.
+    return optax.EmptyState()
+
+  def update(
+    updates: PyTree, state: optax.EmptyState, params: PyTree | None = None
+  ) -> tuple[PyTree, optax.EmptyState]:
+    del params
+    factors = learning_rate_multipliers(updates, multipliers)
+    return jax.tree.map(lambda u, f: u * f, updates, factors), state
+
+  return optax.GradientTransformation(init, update)

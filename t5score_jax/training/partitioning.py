@@ -1,0 +1,190 @@
+"""Where arrays live: a (data, model) mesh and T5X's logical axis rules.
+
+A parameter names its axes ('vocab', 'embed', ...); the rules say over which
+axis of the mesh each is split. Not here: what the axes of a network are called
+(`nn/`), and who puts arrays on the devices (`training/state.py`, `inputs.py`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+import contextlib
+import dataclasses
+import functools
+from typing import Any
+
+import flax.linen as nn
+import jax
+from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
+import numpy as np
+
+AxisNames = tuple[str | None, ...]
+PyTree = Any
+
+
+class MeshError(ValueError):
+  """The devices, the mesh and the batch do not fit together."""
+
+
+def standard_rules(
+  fully_sharded: bool = False,
+) -> tuple[tuple[str, str | None], ...]:
+  """T5X's rules: logical axis -> axis of the mesh (None: not split).
+
+  Args:
+    fully_sharded: Whether 'embed' of parameters and optimizer states is split
+      over the data axis as well, so that no device holds a whole copy.
+  """
+  return (
+    ('batch', 'data'),
+    ('vocab', 'model'),
+    ('mlp', 'model'),
+    ('heads', 'model'),
+    ('joined_kv', 'model'),
+    ('embed', 'data' if fully_sharded else None),
+    ('kv', None),
+    ('length', None),
+    ('layers', None),
+    ('relpos_buckets', None),
+  )
+
+
+@dataclasses.dataclass(frozen=True)
+class Partitioner:
+  """Splits batches over 'data' and parameters over 'model'.
+
+  Attributes:
+    num_partitions: Devices over which one copy of the model is split (T5X's
+      name); the others hold copies and share the batch.
+    fully_sharded: See `standard_rules`.
+    rules: Logical axis rules, in place of the standard ones.
+
+  Raises:
+    MeshError: The number of devices is no multiple of `num_partitions`.
+  """
+
+  num_partitions: int = 1
+  fully_sharded: bool = False
+  rules: Sequence[tuple[str, str | None]] | None = None
+
+  @functools.cached_property
+  def mesh(self) -> Mesh:
+    """The mesh over all devices of all processes, axes ('data', 'model')."""
+    devices = jax.device_count()
+    if self.num_partitions < 1 or devices % self.num_partitions:
+      raise MeshError(
+        f'num_partitions = {self.num_partitions} does not divide the '
+        f'{devices} devices ({jax.default_backend()})'
+      )
+    return jax.make_mesh(
+      (devices // self.num_partitions, self.num_partitions),
+      ('data', 'model'),
+      axis_types=(AxisType.Auto, AxisType.Auto),
+    )
+
+  @property
+  def axis_rules(self) -> tuple[tuple[str, str | None], ...]:
+    """The rules in force."""
+    if self.rules is not None:
+      return tuple((axis, place) for axis, place in self.rules)
+    return standard_rules(self.fully_sharded)
+
+  @property
+  def replicated(self) -> NamedSharding:
+    """The sharding of an array that every device holds whole."""
+    return NamedSharding(self.mesh, PartitionSpec())
+
+  def spec(self, axes: AxisNames, shape: Sequence[int]) -> PartitionSpec:
+    """Maps the named axes of one array to axes of the mesh.
+
+    An axis of the mesh is used once an array (the first name wins), and a
+    dimension that its axis of the mesh does not divide stays whole.
+
+    Args:
+      axes: One logical name (or None) per dimension.
+      shape: The array's shape.
+
+    Raises:
+      MeshError: A name without a rule, or names that do not fit the shape.
+    """
+    if len(axes) != len(shape):
+      raise MeshError(f'axes {axes} do not fit shape {tuple(shape)}')
+    rules = dict(reversed(self.axis_rules))
+    sizes = dict(self.mesh.shape)
+    places: list[str | None] = []
+    for name, size in zip(axes, shape, strict=True):
+      if name is not None and name not in rules:
+        raise MeshError(
+          f'no rule for the logical axis {name!r}; the rules name '
+          f'{sorted(rules)}'
+        )
+      place = rules[name] if name is not None else None
+      if place in places or (place is not None and size % sizes[place]):
+        place = None
+      places.append(place)
+    while places and places[-1] is None:
+      places.pop()
+    return PartitionSpec(*places)
+
+  def shardings(self, axes: PyTree, shapes: PyTree) -> PyTree:
+    """Shardings of a tree of parameters.
+
+    Args:
+      axes: A tree of tuples of logical axis names.
+      shapes: The same tree with arrays or `jax.ShapeDtypeStruct`s.
+
+    Returns:
+      The same tree of `NamedSharding`s.
+
+    Raises:
+      MeshError: See `spec`; the message names the parameter.
+    """
+
+    def one(path: Any, names: AxisNames, leaf: Any) -> NamedSharding:
+      try:
+        return NamedSharding(self.mesh, self.spec(names, leaf.shape))
+      except MeshError as error:
+        name = jax.tree_util.keystr(path, simple=True, separator='/')
+        raise MeshError(f'parameter {name}: {error}') from None
+
+    return jax.tree_util.tree_map_with_path(
+      one, axes, shapes, is_leaf=lambda leaf: isinstance(leaf, tuple)
+    )
+
+  def batch_sharding(self, leading: int = 0) -> NamedSharding:
+    """Sharding of a batch: split over 'data' after `leading` whole axes."""
+    place = dict(reversed(self.axis_rules))['batch']
+    return NamedSharding(self.mesh, PartitionSpec(*[None] * leading, place))
+
+  def check_batch_size(self, batch_size: int, microbatches: int) -> None:
+    """Raises MeshError unless microbatches divide over the data axis."""
+    parts = self.mesh.shape['data'] * microbatches
+    if batch_size % parts:
+      raise MeshError(
+        f'a batch of {batch_size} cannot be cut into {microbatches} '
+        f'microbatches over {self.mesh.shape["data"]} groups of devices: use a '
+        f'multiple of {parts}'
+      )
+
+  def put_batch(
+    self, batch: Mapping[str, np.ndarray], leading: int = 0
+  ) -> dict[str, jax.Array]:
+    """Moves one batch to the devices, split over 'data'.
+
+    Args:
+      batch: Arrays of this process: its share of the batch on axis `leading`.
+      leading: Axes before the batch axis, which stay whole.
+    """
+    sharding = self.batch_sharding(leading)
+    if jax.process_count() == 1:
+      return jax.device_put(dict(batch), sharding)
+    return {
+      key: jax.make_array_from_process_local_data(sharding, value)
+      for key, value in batch.items()
+    }
+
+  @contextlib.contextmanager
+  def context(self) -> Iterator[None]:
+    """Within it, activations that name their axes are placed by the rules."""
+    with self.mesh, nn.logical_axis_rules(self.axis_rules):
+      yield

@@ -1,0 +1,224 @@
+"""What a run tells: progress bar, metrics.jsonl, TensorBoard, loss curves.
+
+All files lie in MODEL_DIR and survive a restart: lines and events past the
+resumed step are dropped, the rest is kept. TensorFlow is never imported. Not
+here: what is measured (`training/state.py`, `training/evaluators.py`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+import json
+import math
+import os
+from pathlib import Path
+import socket
+import time
+from typing import IO, Any
+
+import rich.console
+import rich.progress
+
+from t5score_jax.data import records
+
+METRICS_FILE = 'metrics.jsonl'
+CURVES_FILE = 'curves.png'
+# T5X's names of the folders with event files, by kind of report.
+EVENT_FOLDERS = {'train': 'train', 'evaluation': 'training_eval'}
+
+
+class Reports:
+  """Takes numbers as they come and shows them everywhere.
+
+  A context manager: leaving it closes the files and draws the curves.
+  """
+
+  def __init__(
+    self,
+    model_dir: str | os.PathLike[str],
+    start_step: int,
+    train_steps: int,
+    quiet: bool = False,
+  ):
+    """Opens or continues the reports of a run.
+
+    Args:
+      model_dir: An existing folder.
+      start_step: Step from which training goes on.
+      train_steps: Step at which it will end.
+      quiet: Whether to write files only.
+    """
+    self._folder = Path(model_dir)
+    self.history = _keep_until(self._folder / METRICS_FILE, start_step)
+    self._jsonl = open(  # noqa: SIM115 (closed by __exit__)
+      self._folder / METRICS_FILE, 'a', encoding='utf-8'
+    )
+    self._events = {
+      kind: EventFile(self._folder / name, start_step)
+      for kind, name in EVENT_FOLDERS.items()
+    }
+    self._console = rich.console.Console(stderr=True, quiet=quiet)
+    self._plain = not self._console.is_terminal
+    self._progress = rich.progress.Progress(
+      '[progress.description]{task.description}',
+      rich.progress.BarColumn(),
+      rich.progress.MofNCompleteColumn(),
+      rich.progress.TimeRemainingColumn(),
+      '{task.fields[numbers]}',
+      console=self._console,
+      disable=quiet or self._plain,
+      refresh_per_second=2,
+    )
+    self._task = self._progress.add_task(
+      'training', total=train_steps, completed=start_step, numbers=''
+    )
+    self._train_steps = train_steps
+    self._last = (start_step, time.monotonic())
+
+  def __enter__(self) -> Reports:
+    self._progress.start()
+    return self
+
+  def __exit__(self, *unused: Any) -> None:
+    self._progress.stop()
+    self._jsonl.close()
+    for events in self._events.values():
+      events.close()
+    self.draw()
+
+  def note(self, text: str) -> None:
+    """Tells a person something, above the progress bar."""
+    self._console.print(text, markup=False, highlight=False, soft_wrap=True)
+
+  def train(self, step: int, numbers: Mapping[str, float]) -> None:
+    """Records training numbers; adds steps per second."""
+    last_step, last_time = self._last
+    now = time.monotonic()
+    self._last = (step, now)
+    speed = (step - last_step) / max(now - last_time, 1e-9)
+    self._write('train', step, {**numbers, 'steps_per_second': speed})
+    shown = f'loss {numbers["loss"]:.4f}  {speed:.1f} steps/s'
+    self._progress.update(self._task, completed=step, numbers=shown)
+    if self._plain:
+      self.note(f'step {step}/{self._train_steps}  {shown}')
+
+  def evaluation(self, step: int, numbers: Mapping[str, float]) -> None:
+    """Records the evaluators' numbers."""
+    self._write('evaluation', step, numbers)
+    shown = '  '.join(f'{name} {x:.4f}' for name, x in sorted(numbers.items()))
+    self.note(f'step {step}  {shown}')
+    # An evaluation is no training time.
+    self._last = (self._last[0], time.monotonic())
+
+  def draw(self) -> None:
+    """Draws the loss curves of the whole history into MODEL_DIR."""
+    if self.history:
+      draw_curves(self._folder / CURVES_FILE, self.history)
+
+  def _write(self, kind: str, step: int, numbers: Mapping[str, float]) -> None:
+    line = {'step': step, 'kind': kind, **numbers}
+    self.history.append(line)
+    # JSON has no NaN: a number that is not finite becomes null.
+    plain = {
+      key: None if isinstance(x, float) and not math.isfinite(x) else x
+      for key, x in line.items()
+    }
+    self._jsonl.write(json.dumps(plain) + '\n')
+    self._jsonl.flush()
+    self._events[kind].scalars(step, numbers)
+
+
+class EventFile:
+  """TensorBoard scalars, written without TensorFlow."""
+
+  def __init__(self, folder: Path, start_step: int):
+    """Starts a new file in `folder`; events past `start_step` are void."""
+    from tensorboard.compat.proto import event_pb2
+    from tensorboard.summary.writer import record_writer
+
+    self._event = event_pb2.Event
+    folder.mkdir(parents=True, exist_ok=True)
+    name = f'events.out.tfevents.{time.time_ns()}.{socket.gethostname()}'
+    self._stream: IO[bytes] = open(folder / name, 'wb')  # noqa: SIM115
+    self._writer = record_writer.RecordWriter(self._stream)
+    self._write(self._event(file_version='brain.Event:2'))
+    start = event_pb2.SessionLog(status=event_pb2.SessionLog.START)
+    self._write(self._event(step=start_step + 1, session_log=start))
+
+  def scalars(self, step: int, numbers: Mapping[str, float]) -> None:
+    """Appends one event with all numbers."""
+    event = self._event(step=step)
+    for name, number in numbers.items():
+      event.summary.value.add(tag=name, simple_value=number)
+    self._write(event)
+
+  def close(self) -> None:
+    """Closes the file."""
+    self._stream.close()
+
+  def _write(self, event: Any) -> None:
+    event.wall_time = time.time()
+    self._writer.write(event.SerializeToString())
+    self._stream.flush()
+
+
+def draw_curves(path: Path, history: Sequence[Mapping[str, Any]]) -> None:
+  """Draws losses above and evaluations below into a PNG.
+
+  Args:
+    path: The picture, replaced atomically.
+    history: Lines of `metrics.jsonl`.
+  """
+  from matplotlib.backends.backend_agg import FigureCanvasAgg
+  from matplotlib.figure import Figure
+
+  losses = _series(history, 'train', ('loss',))
+  evaluations = _series(history, 'evaluation', None)
+  panels = 1 + len(evaluations)
+  figure = Figure(figsize=(8, 2.6 * panels), layout='constrained')
+  FigureCanvasAgg(figure)
+  axes = figure.subplots(panels, 1, squeeze=False)[:, 0]
+  for axis, (name, points) in zip(
+    axes, [*(losses or {'loss': []}).items(), *evaluations.items()], strict=True
+  ):
+    steps = [step for step, _ in points]
+    values = [value for _, value in points]
+    style = '-' if len(points) > 40 else '.-'
+    axis.plot(steps, values, style, linewidth=1)
+    axis.set_title(name, fontsize=10, loc='left')
+    axis.grid(alpha=0.3)
+  axes[-1].set_xlabel('step')
+  with records.write_atomically(path, 'wb') as stream:
+    figure.savefig(stream, format='png', dpi=110)
+
+
+def _series(
+  history: Sequence[Mapping[str, Any]], kind: str, names: Sequence[str] | None
+) -> dict[str, list[tuple[int, float]]]:
+  series: dict[str, list[tuple[int, float]]] = {}
+  for line in history:
+    if line['kind'] != kind:
+      continue
+    for name, value in line.items():
+      if name in ('step', 'kind') or (names is not None and name not in names):
+        continue
+      if value is not None and math.isfinite(value):
+        series.setdefault(name, []).append((line['step'], value))
+  return series
+
+
+def _keep_until(path: Path, step: int) -> list[dict[str, Any]]:
+  """Drops lines past `step`, and one that was cut off; returns the rest."""
+  if not path.is_file():
+    return []
+  kept = []
+  for text in path.read_text('utf-8').splitlines():
+    try:
+      line = json.loads(text)
+    except json.JSONDecodeError:
+      continue  # The process was killed while it wrote.
+    if line['step'] <= step:
+      kept.append(line)
+  with records.write_atomically(path) as stream:
+    stream.writelines(json.dumps(line) + '\n' for line in kept)
+  return kept
