@@ -22,88 +22,88 @@ def _version() -> str:
   found = re.search(r"^__version__ = '([^']+)'$", text, re.MULTILINE)
   if not found:
     raise RuntimeError(
-        "t5score_jax/__init__.py: no line of the form __version__ = '1.2.3'"
+      "t5score_jax/__init__.py: no line of the form __version__ = '1.2.3'"
     )
   return found.group(1)
 
 
 _BASE = [
-    'flax>=0.10.7',
-    'gin-config>=0.5.0',
-    'jax>=0.6.2',
-    'numpy>=1.26',
-    'optax>=0.2.5',
-    'orbax-checkpoint>=0.11.20',
-    'rich>=13.0',
-    'rouge-score>=0.1.2',
-    'sacrebleu>=2.4',
-    'safetensors>=0.4.3',
-    'scipy>=1.11',
-    'sentencepiece>=0.2.0',
+  'flax>=0.10.7',
+  'gin-config>=0.5.0',
+  'jax>=0.6.2',
+  'numpy>=1.26',
+  'optax>=0.2.5',
+  'orbax-checkpoint>=0.11.20',
+  'rich>=13.0',
+  'rouge-score>=0.1.2',
+  'sacrebleu>=2.4',
+  'safetensors>=0.4.3',
+  'scipy>=1.11',
+  'sentencepiece>=0.2.0',
 ]
 
 # TensorFlow feeds the training data only; nothing that scores imports it.
 _TRAIN = [
-    'clu>=0.0.12',
-    'matplotlib>=3.8',
-    'seqio>=0.0.20',
-    'tensorboard>=2.16',
-    'tensorflow>=2.16',
-    'tensorflow-datasets>=4.9.4',
+  'clu>=0.0.12',
+  'matplotlib>=3.8',
+  'seqio>=0.0.20',
+  'tensorboard>=2.16',
+  'tensorflow>=2.16',
+  'tensorflow-datasets>=4.9.4',
 ]
 
 _TEST = [
-    'hypothesis>=6.100',
-    'pytest>=8.0',
+  'hypothesis>=6.100',
+  'pytest>=8.0',
 ]
 
 # The reference implementations that the parity tests compare with.
 _PARITY = [
-    'torch>=2.2',
-    'transformers>=4.44',
+  'torch>=2.2',
+  'transformers>=4.44',
 ]
 
 _DEV = [
-    'build>=1.0',
-    'mypy>=1.10',
-    'pre-commit>=3.5',
-    'ruff>=0.12',
+  'build>=1.0',
+  'mypy>=1.10',
+  'pre-commit>=3.5',
+  'ruff>=0.12',
 ]
 
 _PACKAGES = setuptools.find_packages(include=['t5score_jax', 't5score_jax.*'])
 
 setuptools.setup(
-    name='t5score-jax',
-    version=_version(),
-    description='T5Score: text evaluation by generation, in JAX.',
-    long_description=(_ROOT / 'README.md').read_text(encoding='utf-8'),
-    long_description_content_type='text/markdown',
-    license='Apache-2.0',
-    license_files=['LICENSE'],
-    python_requires='>=3.10',
-    packages=[*_PACKAGES, 't5score_jax.tasks', 't5score_jax.gin_configs'],
-    package_dir={
-        't5score_jax': 't5score_jax',
-        't5score_jax.tasks': 'tasks',
-        't5score_jax.gin_configs': 'gin_configs',
-    },
-    package_data={
-        't5score_jax': ['py.typed', 'pretrained/**/*', 'demo/**/*'],
-        't5score_jax.gin_configs': ['**/*.gin'],
-    },
-    install_requires=_BASE,
-    extras_require={
-        'train': _TRAIN,
-        'test': _TEST,
-        'parity': _PARITY,
-        'dev': _DEV,
-    },
-    entry_points={'console_scripts': ['t5score = t5score_jax.cli:main']},
-    classifiers=[
-        'Development Status :: 4 - Beta',
-        'Environment :: Console',
-        'Intended Audience :: Science/Research',
-        'Programming Language :: Python :: 3',
-        'Topic :: Scientific/Engineering :: Artificial Intelligence',
-    ],
+  name='t5score-jax',
+  version=_version(),
+  description='T5Score: text evaluation by generation, in JAX.',
+  long_description=(_ROOT / 'README.md').read_text(encoding='utf-8'),
+  long_description_content_type='text/markdown',
+  license='Apache-2.0',
+  license_files=['LICENSE'],
+  python_requires='>=3.10',
+  packages=[*_PACKAGES, 't5score_jax.tasks', 't5score_jax.gin_configs'],
+  package_dir={
+    't5score_jax': 't5score_jax',
+    't5score_jax.tasks': 'tasks',
+    't5score_jax.gin_configs': 'gin_configs',
+  },
+  package_data={
+    't5score_jax': ['py.typed', 'pretrained/**/*', 'demo/**/*'],
+    't5score_jax.gin_configs': ['**/*.gin'],
+  },
+  install_requires=_BASE,
+  extras_require={
+    'train': _TRAIN,
+    'test': _TEST,
+    'parity': _PARITY,
+    'dev': _DEV,
+  },
+  entry_points={'console_scripts': ['t5score = t5score_jax.cli:main']},
+  classifiers=[
+    'Development Status :: 4 - Beta',
+    'Environment :: Console',
+    'Intended Audience :: Science/Research',
+    'Programming Language :: Python :: 3',
+    'Topic :: Scientific/Engineering :: Artificial Intelligence',
+  ],
 )
