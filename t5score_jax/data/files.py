@@ -104,8 +104,12 @@ def _standard_input() -> Any:
   """Standard input as bytes. It belongs to the process: never closed."""
   raw = getattr(sys.stdin, 'buffer', None)
   if raw is None:  # text that a test or a notebook put in its place
-    raw = io.BytesIO(sys.stdin.read().encode('utf-8', 'surrogatepass'))
-  return raw if hasattr(raw, 'peek') else io.BufferedReader(raw)
+    data = sys.stdin.read().encode('utf-8', 'surrogatepass')
+  elif hasattr(raw, 'peek'):
+    return raw
+  else:
+    data = raw.read()
+  return io.BufferedReader(io.BytesIO(data))
 
 
 def _lines(stream: BinaryIO, path: str) -> Iterator[str]:
@@ -221,13 +225,20 @@ def write_lines(path: str | os.PathLike[str], lines: Iterable[str]) -> None:
     lines: One text a line, without line ends.
 
   Raises:
-    RecordError: A text holds a line end, NUL or half a surrogate pair, and
-      could not be read back.
+    RecordError: A text holds a line end, NUL or half a surrogate pair, or
+      is the first and begins with U+FEFF: it could not be read back.
     OSError: The file can't be written.
   """
   with write_atomically(path) as out:
     for number, line in enumerate(lines, 1):
       check_writable(line, '\r\n\0', path=path, line=number)
+      if number == 1 and line.startswith('\ufeff'):
+        raise RecordError(
+          'the text begins with U+FEFF, which a reader would take for a byte'
+          ' order mark; remove it',
+          path=path,
+          line=1,
+        )
       out.write(line + '\n')
 
 
