@@ -1,0 +1,1 @@
+"""Models on disk: bundles that score and checkpoints that train on."""
