@@ -8,13 +8,13 @@ logical axis names.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
 import math
+from collections.abc import Callable, Sequence
 
 import flax.linen as nn
 import jax
-from jax import lax
 import jax.numpy as jnp
+from jax import lax
 
 Array = jax.Array
 Initializer = Callable[..., Array]

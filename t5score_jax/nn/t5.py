@@ -7,14 +7,14 @@ forms it whole (``objectives.token_log_probs``). Not here: losses, training.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 import dataclasses
+from collections.abc import Mapping
 from typing import Any
 
 import flax.linen as nn
-from flax.traverse_util import flatten_dict, unflatten_dict
 import jax
 import jax.numpy as jnp
+from flax.traverse_util import flatten_dict, unflatten_dict
 
 from t5score_jax.nn import layers
 
