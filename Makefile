@@ -80,6 +80,7 @@ $(venv):
 	    "name another one: make PYTHON=python3.11 ..." >&2; exit 1; }
 	@echo "Making $(VENV) with Python $(release) ..."
 	@$(PYTHON) -m venv --clear $(VENV)
+	@$(pip) --upgrade pip
 	@touch $@
 
 $(base): $(venv) $(metadata)

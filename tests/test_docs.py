@@ -1,0 +1,183 @@
+"""The documents say what is true: their commands run, their names exist.
+
+Every fenced block of commands or Python in README.md follows a comment that
+says whether it is run here (`<!-- runs -->`), or why it isn't
+(`<!-- does not run here: ... -->`).
+"""
+
+import pathlib
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+
+import pytest
+
+import t5score_jax
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+DOCUMENTS = ('README.md', 'CONTRIBUTING.md', 'CHANGELOG.md')
+# [comment] ```language, the block, ```
+_FENCE = re.compile(
+  r'(?:<!-- (?P<comment>[^>]*?) -->\n)?'
+  r'^```(?P<language>\w*)\n(?P<text>.*?)^```$',
+  re.MULTILINE | re.DOTALL,
+)
+
+
+def _read(name: str) -> str:
+  return (ROOT / name).read_text(encoding='utf-8')
+
+
+def _blocks(document: str) -> Iterator[tuple[str, str, str]]:
+  """Yields (language, comment, text) of the fenced blocks."""
+  for found in _FENCE.finditer(document):
+    yield found['language'], found['comment'] or '', found['text']
+
+
+def _verbs() -> list[str]:
+  folder = ROOT / 't5score_jax' / 'commands'
+  return sorted(
+    path.stem for path in folder.glob('*.py') if path.stem[0] != '_'
+  )
+
+
+def _help(verb: str) -> str:
+  done = subprocess.run(
+    [sys.executable, '-m', 't5score_jax.cli', verb, '--help'],
+    capture_output=True,
+    text=True,
+    check=True,
+  )
+  return done.stdout
+
+
+def _commands(text: str) -> Iterator[str]:
+  """The command lines of a block, continued lines joined."""
+  for line in text.replace('\\\n', ' ').splitlines():
+    line = line.strip()
+    if line and not line.startswith('#'):
+      yield line
+
+
+def test_fence_reader_reads_comments():
+  document = 'a\n<!-- runs -->\n```bash\nls\n```\n```python\nx\n```\n'
+  assert list(_blocks(document)) == [
+    ('bash', 'runs', 'ls\n'),
+    ('python', '', 'x\n'),
+  ]
+
+
+def test_readme_begins_with_the_two_commands():
+  first = next(_commands(next(_blocks(_read('README.md')))[2]))
+  assert first.startswith('make demo')
+  assert _read('README.md').index('make test') < 400
+
+
+def test_every_block_is_classified():
+  for language, comment, text in _blocks(_read('README.md')):
+    if language in ('bash', 'python'):
+      assert comment == 'runs' or comment.startswith('does not run here: '), (
+        f'no comment before the block that begins {text[:60]!r}'
+      )
+    else:
+      assert language in ('text', 'tsv'), text[:60]
+
+
+def test_blocks_run(tmp_path):
+  """Runs the blocks in order, in one folder, as a reader would."""
+  ran = 0
+  binary = pathlib.Path(sys.executable).parent
+  for language, comment, text in _blocks(_read('README.md')):
+    if comment != 'runs':
+      continue
+    if language == 'bash':
+      command = ['bash', '-euo', 'pipefail', '-c', text]
+    else:
+      command = [sys.executable, '-c', text]
+    done = subprocess.run(
+      command,
+      cwd=tmp_path,
+      env={
+        'PATH': f'{binary}:/usr/bin:/bin',
+        'HOME': str(tmp_path),
+        'JAX_PLATFORMS': 'cpu',
+      },
+      capture_output=True,
+      text=True,
+    )
+    assert done.returncode == 0, f'{text}\n{done.stdout}\n{done.stderr}'
+    ran += 1
+  assert ran >= 3
+
+
+@pytest.mark.parametrize('verb', _verbs())
+def test_verb_is_documented(verb):
+  assert f't5score {verb}' in _read('README.md')
+  assert f't5score {verb}' in _help(verb)
+
+
+def test_options_exist():
+  """Options of `t5score VERB` commands, those that aren't run included."""
+  texts: dict[str, str] = {}
+  seen = 0
+  for language, _, text in _blocks(_read('README.md')):
+    if language != 'bash':
+      continue
+    for line in _commands(text):
+      for verb, rest in re.findall(r'\bt5score (\w+)([^|;&]*)', line):
+        assert verb in _verbs(), line
+        texts.setdefault(verb, _help(verb))
+        for option in re.findall(r'(?<!\S)(--?[a-zA-Z][\w-]*)', rest):
+          if option == '--gin':
+            option = '--gin.NAME'
+          assert re.search(
+            rf'(?<![\w-]){re.escape(option)}(?![\w-])', texts[verb]
+          ), f'{line}: {option}'
+          seen += 1
+  assert seen >= 5
+
+
+@pytest.mark.parametrize('name', DOCUMENTS)
+def test_make_targets_exist(name):
+  makefile = _read('Makefile')
+  for target in re.findall(r'\bmake ([a-z][a-z-]*)\b', _read(name)):
+    if target in ('that', 'the', 'a', 'it'):
+      continue
+    assert re.search(rf'^{target}:', makefile, re.MULTILINE), target
+
+
+@pytest.mark.parametrize('name', DOCUMENTS)
+def test_paths_exist(name):
+  """Names in backticks that look like this repository's files are there."""
+  folders = [
+    ROOT,
+    ROOT / 't5score_jax',
+    ROOT / 'gin_configs',
+    ROOT / 'tests',
+  ]
+  for path in re.findall(r'`([\w./-]+/[\w./-]*)`', _read(name)):
+    if re.search(r'[A-Z]{4}', path) or path.startswith(('/', '..')):
+      continue
+    assert any((folder / path).exists() for folder in folders), path
+
+
+@pytest.mark.parametrize('name', DOCUMENTS)
+def test_links_into_the_repository_exist(name):
+  for target in re.findall(r'\]\(([^)#]+)\)', _read(name)):
+    if '://' not in target:
+      assert (ROOT / target).exists(), target
+
+
+def test_changelog_has_this_version():
+  newest = re.search(r'^## \[([^\]]+)\]', _read('CHANGELOG.md'), re.MULTILINE)
+  assert newest is not None
+  assert newest[1] == t5score_jax.__version__
+
+
+def test_recipes_say_how_to_run_them():
+  recipes = sorted((ROOT / 'gin_configs' / 'recipes').glob('*.gin'))
+  assert recipes
+  for path in recipes:
+    head = path.read_text(encoding='utf-8').split('\n\n')[0]
+    assert f'recipes/{path.name}' in head, f'{path.name}: no command'
