@@ -28,7 +28,7 @@ FOLDERS = {
 LEVELS: dict[int, list[str]] = {
   0: [
     't5score_jax',
-    'data.records data.vocab',
+    'data.files data.tables data.records data.vocab',
     'nn.layers',
     'objectives',
     'training.partitioning training.optimizers',
@@ -48,7 +48,11 @@ LEVELS: dict[int, list[str]] = {
     'evaluation.significance evaluation.agreement',
   ],
   3: ['checkpoints.native', 'scoring'],
-  4: ['training.loop', 'metrics.t5score metrics.lexical'],
+  4: [
+    'training.loop',
+    'metrics._sacrebleu metrics.t5score metrics.bleu metrics.chrf metrics.ter'
+    ' metrics.rouge',
+  ],
   5: ['training.evaluators'],
   6: ['commands.score commands.train commands.correlate commands.demo'],
   7: ['cli'],
