@@ -1,0 +1,238 @@
+"""Human judgments as groups and pairs, the training material of equation 3.
+
+A group is one shared text (a reference or a source) with all its rated
+hypotheses; a pair is two of them with unlike ratings. For choosing what is
+trained on, in plain Python and NumPy. Not for reading files (`records`,
+`tasks/`) nor for batches (`features`).
+
+What T5Score (Qin et al. 2022, section 3.3) does are the defaults: all pairs
+with a gap above 0, systems that are people left out, the first reference.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Callable, Iterable, Sequence
+
+import numpy as np
+
+from t5score_jax.data.records import Segment
+
+#: The systems of a WMT evaluation that are people begin like this.
+HUMAN_PREFIXES = ('Human', 'HUMAN', 'ref')
+
+SHARED = ('reference', 'source')
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Group:
+  """One shared text with its rated hypotheses.
+
+  Attributes:
+    shared: The text that all hypotheses are compared with.
+    hypotheses: The texts that were rated, at least one.
+    ratings: One finite number each, larger is better.
+    systems: What made each hypothesis; None where that is not known.
+    language_pair: For example `zh-en`.
+    document: The document's id.
+    segment: The segment's id.
+  """
+
+  shared: str
+  hypotheses: tuple[str, ...]
+  ratings: tuple[float, ...]
+  systems: tuple[str | None, ...]
+  language_pair: str | None = None
+  document: str | None = None
+  segment: str | None = None
+
+
+@dataclasses.dataclass
+class Selection:
+  """How many segments became part of a group, and why the others did not.
+
+  Attributes:
+    segments: All that were offered.
+    used: Those in a group.
+    groups: The groups.
+    human: Left out: made by people.
+    unrated: Left out: no rating of the wanted name.
+    without_shared: Left out: no (or an empty) reference or source.
+    without_pair: Left out: their group is too small, or its ratings are all
+      equal, so that it has no pair.
+    merged: Hypotheses that an identical one of the group already stood for.
+  """
+
+  segments: int = 0
+  used: int = 0
+  groups: int = 0
+  human: int = 0
+  unrated: int = 0
+  without_shared: int = 0
+  without_pair: int = 0
+  merged: int = 0
+
+  def __str__(self) -> str:
+    reasons = {
+      'by people': self.human,
+      'unrated': self.unrated,
+      'without the shared text': self.without_shared,
+      'in groups without a pair': self.without_pair,
+      'merged with an identical one': self.merged,
+    }
+    left_out = ', '.join(f'{n} {why}' for why, n in reasons.items() if n)
+    return (
+      f'{self.segments} segments: {self.used} used in {self.groups} groups;'
+      f' left out: {left_out or "none"}'
+    )
+
+
+def is_human(system: str | None) -> bool:
+  """Tells whether a system's name says that it is a person.
+
+  >>> is_human('Human-A.0'), is_human('ref-B'), is_human('Online-B.1590')
+  (True, True, False)
+
+  Args:
+    system: The name. None, a system that is not known, is taken for a machine.
+
+  Returns:
+    Whether the name begins with one of `HUMAN_PREFIXES`.
+  """
+  return system is not None and system.startswith(HUMAN_PREFIXES)
+
+
+def groups(
+  segments: Iterable[Segment],
+  rating: str,
+  *,
+  shared: str = 'reference',
+  leave_out: Callable[[str | None], bool] | None = is_human,
+  min_size: int = 2,
+  merge_identical: bool = False,
+) -> tuple[list[Group], Selection]:
+  """Gathers the segments that share a text.
+
+  Segments belong together if their language pair, document, segment id and
+  shared text are equal, as far as they have them.
+
+  Args:
+    segments: Segments with ratings, in any order.
+    rating: The name of the rating.
+    shared: `'reference'`, the first one, or `'source'`.
+    leave_out: Says by a system's name that its hypotheses are not wanted; None
+      keeps all.
+    min_size: The smallest group to keep. From 2 on a group needs unlike
+      ratings as well: one without any pair has nothing to teach.
+    merge_identical: Whether equal hypotheses of a group become one, with the
+      mean of their ratings; its system is that of the first.
+
+  Returns:
+    The groups in the order of their first segments, each with its hypotheses
+    in their order, and the counts of what was used and what was left out.
+
+  Raises:
+    ValueError: An unknown kind of shared text, or segments but not one of them
+      has the rating (a misspelt name).
+  """
+  if shared not in SHARED:
+    raise ValueError(f'shared must be one of {SHARED}, not {shared!r}')
+  count = Selection()
+  gathered: dict[tuple[str | None, ...], list[Segment]] = {}
+  other_names: set[str] = set()
+  for segment in segments:
+    count.segments += 1
+    text = _shared_text(segment, shared)
+    value = segment.ratings.get(rating)
+    if leave_out is not None and leave_out(segment.system):
+      count.human += 1
+    elif value is None or not math.isfinite(value):
+      count.unrated += 1
+      other_names.update(segment.ratings)
+    elif not text:
+      count.without_shared += 1
+    else:
+      key = (segment.language_pair, segment.document, segment.segment, text)
+      gathered.setdefault(key, []).append(segment)
+  if count.unrated and count.unrated == count.segments - count.human:
+    raise ValueError(
+      f'no segment has a rating {rating!r};'
+      f' there are: {", ".join(sorted(other_names)) or "none"}'
+    )
+  kept = []
+  for key, members in gathered.items():
+    group = _group(key, members, rating)
+    if merge_identical:
+      merged = _merge(group)
+      count.merged += len(members) - len(merged.hypotheses)
+      group = merged
+    size = len(group.hypotheses)
+    if size < min_size or (min_size > 1 and len(set(group.ratings)) < 2):
+      count.without_pair += size
+    else:
+      count.used += size
+      kept.append(group)
+  count.groups = len(kept)
+  return kept, count
+
+
+def _shared_text(segment: Segment, shared: str) -> str | None:
+  if shared == 'source':
+    return segment.source
+  return segment.references[0] if segment.references else None
+
+
+def _group(
+  key: tuple[str | None, ...], members: Sequence[Segment], rating: str
+) -> Group:
+  language_pair, document, identity, text = key
+  assert text is not None
+  return Group(
+    shared=text,
+    hypotheses=tuple(member.hypothesis for member in members),
+    ratings=tuple(float(member.ratings[rating]) for member in members),
+    systems=tuple(member.system for member in members),
+    language_pair=language_pair,
+    document=document,
+    segment=identity,
+  )
+
+
+def _merge(group: Group) -> Group:
+  """Makes equal hypotheses one, with the mean of their ratings."""
+  members: dict[str, list[int]] = {}
+  for index, hypothesis in enumerate(group.hypotheses):
+    members.setdefault(hypothesis, []).append(index)
+  return dataclasses.replace(
+    group,
+    hypotheses=tuple(members),
+    ratings=tuple(
+      math.fsum(group.ratings[i] for i in indices) / len(indices)
+      for indices in members.values()
+    ),
+    systems=tuple(group.systems[indices[0]] for indices in members.values()),
+  )
+
+
+def pairs(ratings: Sequence[float], min_gap: float = 0.0) -> np.ndarray:
+  """All pairs of a group, the better hypothesis first.
+
+  >>> pairs([0.5, 2.0, 0.5]).tolist()
+  [[1, 0], [1, 2]]
+
+  Args:
+    ratings: The hypotheses' ratings, [n].
+    min_gap: Pairs count whose ratings differ by more than this.
+
+  Returns:
+    int32 [pairs, 2]: indices into the group, in order; empty if there is none.
+
+  Raises:
+    ValueError: A negative gap, which would make every pair count twice.
+  """
+  if min_gap < 0:
+    raise ValueError(f'min_gap is {min_gap}; it must be 0 or more')
+  values = np.asarray(ratings, np.float32)
+  gap = values[:, None] - values[None, :]
+  return np.argwhere(gap > min_gap).astype(np.int32)

@@ -1,0 +1,274 @@
+"""Span corruption over plain text (Raffel et al. 2020, T5, section 3.1.4).
+
+Spans of tokens, 15% of all with a mean length of 3, are replaced by one
+sentinel each in the inputs; the targets are the sentinels with the tokens they
+stand for. Sentinels are the vocabulary's last ids, `<extra_id_0>` first.
+
+Layout of a folder: `NAME.txt`, `NAME.validation.txt`, `NAME.test.txt` (each
+also with `.gz`), one text a line. For each NAME the task `denoising_NAME`, and
+the mixture `denoising` of all, sampled by p^0.5. With `T5SCORE_DATA` set,
+importing this module registers `T5SCORE_DATA/denoising` (`environment`).
+
+Not for pairs of texts (`parallel`).
+"""
+
+from __future__ import annotations
+
+import os
+import pathlib
+from collections.abc import Iterator, Mapping
+
+import seqio
+import tensorflow as tf
+
+from t5score_jax.data import features, files
+from t5score_jax.tasks import (
+  environment,
+  mixtures,
+  parallel,
+  sources,
+  vocabularies,
+)
+
+NOISE_DENSITY = 0.15
+MEAN_SPAN_LENGTH = 3.0
+# Tokens of a text where no lengths are given.
+_UNLIMITED = 2**15
+
+
+def read(path: str) -> Iterator[dict[str, str]]:
+  """Reads one text a line; an empty line ends a document and is no text."""
+  with files.open_text(path) as lines:
+    for line in lines:
+      if line.strip():
+        yield {'targets': line}
+
+
+def noise_lengths(
+  length: int | tf.Tensor,
+  sentinels: int,
+  density: float = NOISE_DENSITY,
+  mean_span: float = MEAN_SPAN_LENGTH,
+) -> tuple[tf.Tensor, tf.Tensor]:
+  """How many of a text's tokens are noise, and in how many spans.
+
+  Args:
+    length: Tokens of the text, at least 2.
+    sentinels: At most so many spans.
+    density: The part of the tokens that is noise.
+    mean_span: The mean length of a span.
+
+  Returns:
+    int32 scalars: noise tokens from 1 to length - 1, spans from 1 to both the
+    noise tokens and the others.
+  """
+  total = tf.cast(length, tf.float32)
+  noise = tf.cast(tf.round(total * density), tf.int32)
+  noise = tf.clip_by_value(noise, 1, tf.cast(length, tf.int32) - 1)
+  spans = tf.cast(tf.round(tf.cast(noise, tf.float32) / mean_span), tf.int32)
+  most = tf.minimum(noise, tf.cast(length, tf.int32) - noise)
+  return noise, tf.clip_by_value(spans, 1, tf.minimum(most, sentinels))
+
+
+def longest_text(
+  sentinels: int,
+  sequence_length: Mapping[str, int] | None,
+  density: float = NOISE_DENSITY,
+  mean_span: float = MEAN_SPAN_LENGTH,
+) -> int:
+  """The most tokens whose corrupted inputs and targets both fit.
+
+  Args:
+    sentinels: The number of sentinels.
+    sequence_length: The most ids of `inputs` and `targets`, `</s>` included.
+    density: The part of the tokens that is noise.
+    mean_span: The mean length of a span.
+
+  Returns:
+    At least 2.
+
+  Raises:
+    ValueError: Not even two tokens fit.
+  """
+  if sequence_length is None:
+    return _UNLIMITED
+
+  def fits(length: int) -> bool:
+    noise, spans = noise_lengths(length, sentinels, density, mean_span)
+    inputs = length - int(noise) + int(spans) + 1
+    targets = int(noise) + int(spans) + 1
+    return (
+      inputs <= sequence_length['inputs']
+      and targets <= sequence_length['targets']
+    )
+
+  if not fits(2):
+    raise ValueError(
+      f'lengths {dict(sequence_length)} are too short for span corruption;'
+      ' both must be at least 3'
+    )
+  length = 2
+  # A text loses at most `density` of its tokens, so the end is near.
+  while fits(length + 1):
+    length += 1
+  return length
+
+
+def random_partition(
+  total: tf.Tensor, parts: tf.Tensor, seed: tf.Tensor
+) -> tf.Tensor:
+  """Splits `total` into `parts` positive summands, all splits equally likely.
+
+  Args:
+    total: int32 scalar.
+    parts: int32 scalar, at most `total`.
+    seed: int32 [2].
+
+  Returns:
+    int32 [parts].
+  """
+  order = tf.argsort(tf.random.stateless_uniform([total - 1], seed))
+  cuts = tf.sort(order[: parts - 1]) + 1
+  edges = tf.concat([[0], cuts, [total]], axis=0)
+  return edges[1:] - edges[:-1]
+
+
+def corrupt(
+  tokens: tf.Tensor,
+  seeds: tf.Tensor,
+  *,
+  vocab_size: int,
+  sentinels: int,
+  density: float = NOISE_DENSITY,
+  mean_span: float = MEAN_SPAN_LENGTH,
+) -> dict[str, tf.Tensor]:
+  """Corrupts one text.
+
+  It begins with tokens that stay, and stretches that stay and noise spans take
+  turns, so that it ends with noise (as in T5).
+
+  Args:
+    tokens: int32 [length], at least 2, without `</s>`.
+    seeds: int32 [2, 2].
+    vocab_size: Ids of the vocabulary; sentinel k is `vocab_size - 1 - k`.
+    sentinels: How many sentinels there are.
+    density: The part of the tokens that is noise.
+    mean_span: The mean length of a span.
+
+  Returns:
+    `inputs`, `targets` int32, without `</s>`.
+  """
+  noise, spans = noise_lengths(tf.size(tokens), sentinels, density, mean_span)
+  noise_spans = random_partition(noise, spans, seeds[0])
+  kept_spans = random_partition(tf.size(tokens) - noise, spans, seeds[1])
+  # [spans, 2] -> stretches in their order: kept, noise, kept, noise, ...
+  stretches = tf.reshape(tf.stack([kept_spans, noise_spans], axis=1), [-1])
+  texts = tf.RaggedTensor.from_row_lengths(tokens, stretches)
+  marks = (vocab_size - 1 - tf.range(spans))[:, tf.newaxis]
+  marks = tf.cast(marks, tokens.dtype)
+  return {
+    'inputs': tf.concat([texts[::2], marks], axis=1).flat_values,
+    'targets': tf.concat([marks, texts[1::2]], axis=1).flat_values,
+  }
+
+
+def span_corruption(
+  dataset: tf.data.Dataset,
+  output_features: Mapping[str, seqio.Feature],
+  sequence_length: Mapping[str, int] | None = None,
+) -> tf.data.Dataset:
+  """SeqIO preprocessor: cuts texts into pieces that fit and corrupts each.
+
+  Nothing of a text is lost, but for a last piece of a single token, which
+  can't be corrupted.
+
+  Args:
+    dataset: `targets` int32 [length], without `</s>`.
+    output_features: The task's.
+    sequence_length: The most ids of `inputs` and `targets`; None for any.
+
+  Returns:
+    `inputs` and `targets`, without `</s>`.
+  """
+  vocabulary = output_features['targets'].vocabulary
+  sentinels = vocabularies.sentinels(vocabulary)
+  longest = longest_text(sentinels, sequence_length)
+
+  def pieces(example: Mapping[str, tf.Tensor]) -> tf.data.Dataset:
+    tokens = example['targets']
+    starts = tf.range(0, tf.size(tokens, tf.int64), longest)
+    return tf.data.Dataset.from_tensor_slices(starts).map(
+      lambda start: tokens[start : start + longest]
+    )
+
+  @seqio.map_over_dataset(num_seeds=2)
+  def noisy(tokens: tf.Tensor, seeds: tf.Tensor) -> dict[str, tf.Tensor]:
+    return corrupt(
+      tokens,
+      tf.convert_to_tensor(seeds),
+      vocab_size=vocabulary.vocab_size,
+      sentinels=sentinels,
+    )
+
+  dataset = dataset.flat_map(pieces).filter(lambda t: tf.size(t) > 1)
+  return noisy(dataset)
+
+
+def register(
+  folder: str | os.PathLike[str],
+  vocabulary: str = 'bytes',
+  *,
+  extra_ids: int | None = None,
+  name: str = 'denoising',
+) -> dict[str, str]:
+  """Registers the tasks and the mixture of a folder.
+
+  Args:
+    folder: The folder; see the module's docstring for its layout.
+    vocabulary: `'bytes'` or the path of a SentencePiece model.
+    extra_ids: The number of sentinels; by default ByT5's 125 for bytes, and
+      for SentencePiece as many as the model has.
+    name: Prefix of the tasks, and the mixture's name.
+
+  Returns:
+    The language of each task (here each NAME is one), by task name.
+
+  Raises:
+    FileNotFoundError: No such folder, no text in it, or no vocabulary.
+    ValueError: The vocabulary has no sentinels, or a name is taken.
+  """
+  found = parallel.split_files(list(pathlib.Path(folder).iterdir()), ('txt',))
+  if not found:
+    raise FileNotFoundError(
+      f'{folder}: no NAME.txt; put plain text there, one text a line'
+    )
+  encoder = vocabularies.seqio_vocabulary(vocabulary, extra_ids)
+  if not vocabularies.sentinels(encoder):
+    raise ValueError(
+      f'{vocabulary} has no sentinels, which span corruption needs; give'
+      ' extra_ids, or train the vocabulary with --extra-ids'
+    )
+  languages = {}
+  for stem, paths in found.items():
+    task = parallel.task_name(name, stem)
+    seqio.TaskRegistry.add(
+      task,
+      source=sources.FileSource(
+        paths, read, {'targets': tf.TensorSpec([], tf.string)}
+      ),
+      preprocessors=[
+        seqio.preprocessors.tokenize,
+        seqio.CacheDatasetPlaceholder(),
+        span_corruption,
+        seqio.preprocessors.append_eos_after_trim,
+      ],
+      output_features=features.text_features(encoder),
+      shuffle_buffer_size=20_000,
+    )
+    languages[task] = stem
+  mixtures.add_mixture(name, languages)
+  return languages
+
+
+if _folder := environment.corpus('denoising'):
+  register(_folder, environment.vocabulary())

@@ -1,0 +1,119 @@
+"""A SeqIO data source that reads files with a Python generator.
+
+All tasks that read a corpus in its published layout use it. It is
+deterministic: files in a given order, or in an order that the seed decides, and
+the examples of each in the file's order, or shuffled by the seed. A reader's
+error names file, line and field; the file is read through once before the first
+batch, to count, so that an error comes at once and as itself.
+
+Not for very large corpora that are read again and again: cache such a task
+offline (`caching`).
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import seqio
+import tensorflow as tf
+
+Reader = Callable[[str], Iterator[Mapping[str, Any]]]
+
+TEXT_PAIR = {
+  'inputs': tf.TensorSpec([], tf.string),
+  'targets': tf.TensorSpec([], tf.string),
+}
+JUDGED_GROUP = {
+  'shared': tf.TensorSpec([], tf.string),
+  'hypotheses': tf.TensorSpec([None], tf.string),
+  'ratings': tf.TensorSpec([None], tf.float32),
+}
+
+
+class FileSource(seqio.DataSource):
+  """Examples that a Python function reads from files; a file is a shard."""
+
+  def __init__(
+    self,
+    files: Mapping[str, Sequence[str | os.PathLike[str]]],
+    read: Reader,
+    signature: Mapping[str, tf.TensorSpec],
+    shuffle_buffer_size: int = 20_000,
+  ):
+    """Remembers what to read; nothing is read yet.
+
+    Args:
+      files: The files of each split, in order.
+      read: Yields the examples of one file; the same ones each time.
+      signature: Shape and type of each feature.
+      shuffle_buffer_size: Examples that are shuffled at a time. SeqIO shuffles
+        once more, after preprocessing.
+
+    Raises:
+      ValueError: No split, or a split without files.
+    """
+    if not files or not all(files.values()):
+      raise ValueError(f'every split needs at least one file: {dict(files)}')
+    super().__init__(splits=list(files))
+    self._files = {
+      split: tuple(os.fspath(path) for path in paths)
+      for split, paths in files.items()
+    }
+    self._read = read
+    self._signature = dict(signature)
+    self._buffer = shuffle_buffer_size
+    self._counts: dict[str, int] = {}
+
+  @property
+  def supports_arbitrary_sharding(self) -> bool:
+    """False: not beyond one shard a file; SeqIO shards examples then."""
+    return False
+
+  def list_shards(self, split: str) -> Sequence[str]:
+    """The files of a split."""
+    return self._files[split]
+
+  def num_input_examples(self, split: str) -> int:
+    """Counts the examples of a split, reading its files the first time.
+
+    Raises:
+      RecordError: A file is not as it must be.
+      OSError: A file can't be read.
+    """
+    if split not in self._counts:
+      self._counts[split] = sum(
+        1 for path in self._files[split] for _ in self._read(path)
+      )
+    return self._counts[split]
+
+  def get_dataset(
+    self,
+    split: str = 'train',
+    shuffle: bool = True,
+    seed: int | None = None,
+    shard_info: seqio.ShardInfo | None = None,
+    *,
+    sequence_length: Mapping[str, int] | None = None,
+    use_cached: bool = False,
+    num_epochs: int | None = 1,
+  ) -> tf.data.Dataset:
+    """See `seqio.DataSource`; the last three arguments change nothing here."""
+    del sequence_length, use_cached, num_epochs
+    paths = list(self._files[split])
+    if shard_info is not None:
+      paths = paths[shard_info.index :: shard_info.num_shards]
+    if shuffle:
+      order = np.random.default_rng(seed).permutation(len(paths))
+      paths = [paths[index] for index in order]
+
+    def examples() -> Iterator[Mapping[str, Any]]:
+      for path in paths:
+        yield from self._read(path)
+
+    dataset = tf.data.Dataset.from_generator(
+      examples, output_signature=self._signature
+    )
+    return dataset.shuffle(self._buffer, seed=seed) if shuffle else dataset
