@@ -28,6 +28,12 @@ from t5score_jax.evaluation.scores import ScoreGrid
 # Human translations entered as systems: T5Score leaves these names out.
 HUMAN_SYSTEMS = r'^(Human|HUMAN|ref)'
 
+
+def is_human(system: str) -> bool:
+  """Whether a system's name says that people translated."""
+  return re.search(HUMAN_SYSTEMS, system) is not None
+
+
 LEVELS = ('segment', 'system')
 STATISTICS = ('darr', *correlation.STATISTICS)
 
@@ -130,6 +136,7 @@ class Report:
     cells: By (metric, column).
     notes: What was left out and why, one sentence each.
     question: What was asked.
+    replicates: The bootstrap by column; empty without resamples.
   """
 
   metrics: tuple[str, ...]
@@ -137,6 +144,7 @@ class Report:
   cells: dict[tuple[str, str], Cell]
   notes: tuple[str, ...]
   question: Question
+  replicates: dict[str, significance.Replicates]
 
 
 def measure(grids: Sequence[ScoreGrid], question: Question) -> Report:
@@ -187,18 +195,22 @@ def measure(grids: Sequence[ScoreGrid], question: Question) -> Report:
       )
   columns = tuple(values)
   for column, members in averages(columns).items():
-    drawn = (
-      significance.average([replicates[pair] for pair in members])
-      if replicates
-      else None
-    )
+    if replicates:
+      replicates[column] = significance.average(
+        [replicates[pair] for pair in members]
+      )
     for name in metrics:
       mean = float(np.mean([values[pair][name] for pair in members]))
       cells[name, column] = _cell(
-        name, column, mean, len(members), drawn, question.baseline
+        name,
+        column,
+        mean,
+        len(members),
+        replicates.get(column),
+        question.baseline,
       )
     columns += (column,)
-  return Report(metrics, columns, cells, tuple(notes), question)
+  return Report(metrics, columns, cells, tuple(notes), question, replicates)
 
 
 def averages(language_pairs: Sequence[str]) -> dict[str, tuple[str, ...]]:

@@ -12,14 +12,13 @@ from __future__ import annotations
 
 import csv
 import dataclasses
-import json
 import math
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 
-from t5score_jax.data import files
+from t5score_jax.data import files, tables
 
 KEYS = ('language_pair', 'system', 'segment')
 # Other people's names for the keys, taken where the proper one is absent.
@@ -93,53 +92,27 @@ class ScoreGrid:
     )
 
 
-def _lines(path: str, style: str) -> Iterator[tuple[int, dict[str, object]]]:
-  with files.open_text(path) as stream:
-    if style == 'jsonl':
-      for number, line in enumerate(stream, 1):
-        if not line.strip():
-          continue
-        try:
-          row = json.loads(line)
-        except json.JSONDecodeError as error:
-          raise files.RecordError(
-            f'not JSON: {error}', path=path, line=number
-          ) from error
-        if not isinstance(row, dict):
-          raise files.RecordError('not a JSON object', path=path, line=number)
-        yield number, row
-      return
-    rows: Iterable[list[str]]
-    if style == 'csv':
-      rows = csv.reader(stream)
+def _rows(path: str, quoting: str) -> Iterator[tuple[int, dict[str, object]]]:
+  with files.open_text(path) as lines:
+    if path.lower().removesuffix('.gz').endswith('.csv'):
+      yield from _csv_rows(lines, path)
     else:
-      rows = (line.split('\t') for line in stream)
-    header: list[str] | None = None
-    for number, fields in enumerate(rows, 1):
-      if header is None:
-        header = fields
-        continue
-      if len(fields) != len(header):
-        raise files.RecordError(
-          f'{len(fields)} fields where the header has {len(header)}',
-          path=path,
-          line=number,
-        )
-      yield number, dict(zip(header, fields, strict=True))
+      yield from tables.read_table(lines, path, quoting=quoting).rows
 
 
-def _style(path: str) -> str:
-  name = path.removesuffix('.gz')
-  for ending, style in (
-    ('.jsonl', 'jsonl'),
-    ('.json', 'jsonl'),
-    ('.csv', 'csv'),
-    ('.tsv', 'tsv'),
-  ):
-    if name.endswith(ending):
-      return style
-  with files.open_text(path) as stream:
-    return 'jsonl' if next(stream, '').lstrip().startswith('{') else 'tsv'
+def _csv_rows(
+  lines: Iterator[str], path: str
+) -> Iterator[tuple[int, dict[str, object]]]:
+  reader = csv.reader(line + '\n' for line in lines)
+  header = next(reader, [])
+  for row in reader:
+    if len(row) != len(header):
+      raise files.RecordError(
+        f'{len(row)} fields where the header has {len(header)}',
+        path=path,
+        line=reader.line_num,
+      )
+    yield reader.line_num, dict(zip(header, row, strict=True))
 
 
 def _number(value: object, path: str, line: int, field: str) -> float:
@@ -164,12 +137,12 @@ def read_table(
   *,
   columns: Mapping[str, str] | None = None,
   score_name: str | None = None,
+  quoting: str = 'none',
 ) -> ScoreTable:
   """Reads the wanted number columns of a TSV, CSV or JSONL file and its keys.
 
-  TSV cells are taken as they stand (no quoting); CSV cells are unquoted. The
-  style follows the name's ending (.jsonl, .csv, .tsv, each also .gz), else the
-  first character of the file.
+  The format follows the name's ending (.jsonl, .csv, .tsv, each also .gz),
+  else the first character of the file.
 
   Args:
     path: The file, gzipped or not.
@@ -177,6 +150,7 @@ def read_table(
       the result.
     columns: What the file calls a key or a wanted column: {'system': 'sys'}.
     score_name: What the file's column `score` is to be called.
+    quoting: Of TSV cells, 'none' or 'csv'; see `data.tables`.
 
   Returns:
     The rows in the file's order.
@@ -194,7 +168,7 @@ def read_table(
   rows: list[tuple[str, str, str]] = []
   lines: list[int] = []
   values: dict[str, list[float]] = {}
-  for number, row in _lines(path, _style(path)):
+  for number, row in _rows(path, quoting):
     if names is None:
       for key in KEYS:
         for name in (columns.get(key, key), *_ALIASES[key]):
@@ -250,7 +224,7 @@ def _key(
 
 
 def join(
-  tables: Sequence[ScoreTable],
+  parts: Sequence[ScoreTable],
   human: str | None,
   metrics: Sequence[str],
   *,
@@ -263,7 +237,7 @@ def join(
   `agreement.complete`).
 
   Args:
-    tables: What was read.
+    parts: What was read.
     human: The column with the human scores; None leaves them all NaN.
     metrics: The columns with metrics' scores.
     pooled: One grid over all language pairs; `pooled_name` then tells the
@@ -276,14 +250,14 @@ def join(
     files.RecordError: The same key twice in one table, a column in two
       tables or in none, tables with different keys.
   """
-  if any(table.keys != tables[0].keys for table in tables):
+  if any(table.keys != parts[0].keys for table in parts):
     raise files.RecordError(
       'the files cannot be joined: '
-      + '; '.join(f'{t.path} has {", ".join(t.keys)}' for t in tables)
+      + '; '.join(f'{t.path} has {", ".join(t.keys)}' for t in parts)
       + '. Name the columns with --columns'
     )
   owners: dict[str, ScoreTable] = {}
-  for table in tables:
+  for table in parts:
     for name in table.values:
       if name in owners:
         raise files.RecordError(
@@ -299,15 +273,15 @@ def join(
         + (', '.join(sorted(owners)) or 'none of those asked for')
       )
   if pooled:
-    tables = [dataclasses.replace(t, rows=_pool(t.rows)) for t in tables]
+    parts = [dataclasses.replace(t, rows=_pool(t.rows)) for t in parts]
   systems: dict[str, dict[str, int]] = {}
   segments: dict[str, dict[str, int]] = {}
-  places = [_place(table, systems, segments) for table in tables]
+  places = [_place(table, systems, segments) for table in parts]
   grids = []
   for index, pair in enumerate(systems):
     shape = (len(systems[pair]), len(segments[pair]))
     filled = {name: np.full(shape, np.nan) for name in asked}
-    for table, place in zip(tables, places, strict=True):
+    for table, place in zip(parts, places, strict=True):
       inside = np.flatnonzero(place[:, 0] == index)
       _check_once(table, place[inside, 1:], inside, shape)
       for name, column in table.values.items():
