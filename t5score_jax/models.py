@@ -65,6 +65,7 @@ def target_log_probs(
   encoder_tokens: Array,
   rows: Array,
   target_tokens: Array,
+  block_elements: int = objectives.DEFAULT_BLOCK_ELEMENTS,
 ) -> Array:
   """log p(token | earlier tokens, input) of each target token, equation 1.
 
@@ -75,6 +76,7 @@ def target_log_probs(
     encoder_tokens: int [inputs, input_length].
     rows: int [batch], the input that each target is conditioned on.
     target_tokens: int [batch, target_length], ending in ``</s>``.
+    block_elements: see ``objectives.token_log_probs``.
 
   Returns:
     float32 [batch, target_length], 0 on padding.
@@ -87,7 +89,7 @@ def target_log_probs(
     method='decode',
   )
   log_probs = objectives.token_log_probs(
-    hidden, t5.output_kernel(params, config), target_tokens
+    hidden, t5.output_kernel(params, config), target_tokens, block_elements
   )
   return log_probs * token_weights(target_tokens)
 
@@ -200,6 +202,90 @@ class GenerativeModel(T5ScoreModel):
       'tokens': (jnp.sum(weights), jnp.ones(())),
     }
     return loss, {'weight': weight, 'metrics': metrics}
+
+
+@gin.configurable
+class ParaphraseModel(T5ScoreModel):
+  """Equation 2 between texts of one meaning, paired anew at every step.
+
+  Reads the same batches as ``GroupModel``, ratings unused: all translations
+  of a source and its reference are paraphrases. Each hypothesis makes one
+  example a step. Its partner is the shared text or, with probability
+  ``pseudo_reference``, another hypothesis of the group; a coin says which of
+  the two is the target, so that both directions of the F score are learned.
+
+  Attributes:
+    pseudo_reference: probability of a partner other than the shared text,
+      [0, 1]; groups of one hypothesis always take the shared text.
+    normalize: see ``objectives.nll``.
+  """
+
+  def __init__(
+    self,
+    config: t5.T5Config,
+    input_noise: float = 0.0,
+    pseudo_reference: float = 0.0,
+    normalize: str = 'sequence',
+  ):
+    super().__init__(config, input_noise)
+    if not 0.0 <= pseudo_reference <= 1.0:
+      raise ValueError(
+        f'pseudo_reference={pseudo_reference}: must be in [0, 1]'
+      )
+    self.pseudo_reference = pseudo_reference
+    self.normalize = normalize
+
+  def loss_fn(
+    self, params: Params, batch: Batch, rng: Array | None
+  ) -> LossOutput:
+    """Equation 2 over drawn pairs; see the base class.
+
+    Without ``rng`` the partner is the shared text and directions alternate.
+    """
+    pair_rng = None
+    if rng is not None:
+      rng, pair_rng = jax.random.split(rng)
+    inputs, targets = self._pairs(batch, pair_rng)
+    weights = token_weights(targets) * batch['group_mask'].reshape(-1, 1)
+    log_probs = self._log_probs(params, inputs, targets, rng)
+    loss, weight = objectives.nll(log_probs, weights, self.normalize)
+    metrics = {
+      'loss': (loss, weight),
+      'nll_per_token': objectives.nll(log_probs, weights, 'tokens'),
+      'tokens': (jnp.sum(weights), jnp.ones(())),
+    }
+    return loss, {'weight': weight, 'metrics': metrics}
+
+  def _pairs(self, batch: Batch, rng: Array | None) -> tuple[Array, Array]:
+    """Inputs and targets, each [groups * n, length]."""
+    shared, hypotheses = batch['shared_tokens'], batch['hypothesis_tokens']
+    groups, size, _ = hypotheses.shape
+    length = max(shared.shape[-1], hypotheses.shape[-1])
+
+    def padded(tokens: Array) -> Array:
+      widths = [(0, 0)] * (tokens.ndim - 1)
+      return jnp.pad(tokens, [*widths, (0, length - tokens.shape[-1])])
+
+    shared, hypotheses = padded(shared), padded(hypotheses)
+    partners = jnp.broadcast_to(shared[:, None], hypotheses.shape)
+    if rng is None:
+      index = jnp.arange(groups * size).reshape(groups, size)
+      is_target = index % 2 == 0
+    else:
+      coin_rng, pseudo_rng, draw_rng = jax.random.split(rng, 3)
+      is_target = jax.random.bernoulli(coin_rng, 0.5, (groups, size))
+      # [groups, n, n]: any present hypothesis but the example's own.
+      others = batch['group_mask'][:, None, :] * (1.0 - jnp.eye(size))
+      pseudo = jax.random.bernoulli(
+        pseudo_rng, self.pseudo_reference, (groups, size)
+      ) & (jnp.sum(others, axis=-1) > 0)
+      drawn = jax.random.categorical(draw_rng, jnp.log(others))
+      other = jnp.take_along_axis(hypotheses, drawn[..., None], axis=1)
+      partners = jnp.where(pseudo[..., None], other, partners)
+    is_target = is_target[..., None]
+    inputs = jnp.where(is_target, partners, hypotheses)
+    targets = jnp.where(is_target, hypotheses, partners)
+    return inputs.reshape(-1, length), targets.reshape(-1, length)
 
 
 class _ContrastiveModel(T5ScoreModel):

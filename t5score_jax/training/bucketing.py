@@ -8,8 +8,11 @@ mixing kinds within a batch (`inputs.MixtureDataset`).
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import fnmatch
 import itertools
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 
 import numpy as np
 
@@ -86,3 +89,54 @@ def _batches_per_epoch(dataset: inputs.Dataset) -> float:
       f'rates are needed: a {type(dataset).__name__} has no known size'
     )
   return dataset.num_examples / dataset.batch_size
+
+
+def from_folder(
+  path: str | os.PathLike[str],
+  batch_tokens: int,
+  pattern: str = '*',
+  weights: Mapping[str, float] | None = None,
+  seed: int = 0,
+  run_length: int = 1,
+) -> BucketedDataset:
+  """Opens every folder of arrays in `path` as a bucket.
+
+  Args:
+    path: Folder of folders made by `scripts/cache_batches.py`.
+    batch_tokens: Tokens of a batch, padding included: a bucket whose largest
+      array has n tokens an example gets `batch_tokens // n` examples.
+    pattern: Which folders, as a glob.
+    weights: Glob -> factor on how often a bucket is drawn; 1 for others.
+    seed: Of the draws and of the order within each bucket.
+    run_length: See `BucketedDataset`.
+
+  Raises:
+    inputs.DatasetError: No folder fits, a glob of `weights` fits none, or an
+      example has more than `batch_tokens` tokens.
+  """
+  folders = sorted(f for f in Path(path).glob(pattern) if f.is_dir())
+  if not folders:
+    raise inputs.DatasetError(f'{path}: no folder of arrays fits {pattern!r}')
+  datasets, rates, used = [], [], set()
+  for index, folder in enumerate(folders):
+    # Its size is not known before an example was seen.
+    probe = inputs.ArrayDataset(folder, 1, shuffle=False)
+    tokens = max(x.size for x in next(probe.epoch()).values())
+    if tokens > batch_tokens:
+      raise inputs.DatasetError(
+        f'{folder}: an example has {tokens} tokens, more than '
+        f'batch_tokens={batch_tokens}'
+      )
+    dataset = inputs.ArrayDataset(
+      folder, batch_tokens // tokens, seed=seed + index
+    )
+    rate = _batches_per_epoch(dataset)
+    for name, factor in (weights or {}).items():
+      if fnmatch.fnmatch(folder.name, name):
+        used.add(name)
+        rate *= factor
+    datasets.append(dataset)
+    rates.append(rate)
+  if idle := sorted(set(weights or {}) - used):
+    raise inputs.DatasetError(f'weights: no folder of {path} fits {idle}')
+  return BucketedDataset(datasets, rates, seed, run_length)
