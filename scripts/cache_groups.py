@@ -1,6 +1,6 @@
-"""Makes arrays of groups from records, for training without TensorFlow.
+r"""Makes arrays of groups from records, for training without TensorFlow.
 
-    python scripts/cache_groups.py groups.jsonl --vocabulary vocabulary.model \\
+    python scripts/cache_groups.py groups.jsonl --vocabulary vocabulary.model \
         -o arrays --name train --size 4 --lengths 40,72,128
 
 A group is a reference with its hypotheses. Each becomes one example of

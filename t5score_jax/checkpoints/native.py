@@ -9,14 +9,14 @@ other programs, and what ships (`checkpoints/bundle.py`).
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 import dataclasses
 import functools
 import json
 import logging
 import os
-from pathlib import Path
 import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import jax

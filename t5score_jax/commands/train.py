@@ -9,10 +9,10 @@ from __future__ import annotations
 import argparse
 import difflib
 import logging
-from pathlib import Path
 import re
 import sys
 import traceback
+from pathlib import Path
 from typing import Any
 
 SUMMARY = 'train a model from gin configuration files'

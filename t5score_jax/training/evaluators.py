@@ -7,9 +7,9 @@ meta-evaluation with significance tests (`evaluation/`).
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 import itertools
 import os
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import jax
@@ -17,11 +17,8 @@ import numpy as np
 
 from t5score_jax import scoring
 from t5score_jax.checkpoints import bundle
-from t5score_jax.data import judgments
-from t5score_jax.data import records
-from t5score_jax.data import vocab
-from t5score_jax.evaluation import correlation
-from t5score_jax.evaluation import darr
+from t5score_jax.data import judgments, records, vocab
+from t5score_jax.evaluation import correlation, darr
 from t5score_jax.nn import t5
 from t5score_jax.training import inputs
 from t5score_jax.training import state as states
@@ -123,7 +120,7 @@ class JudgmentEvaluator:
     ]
     self._config = config
     self._vocabulary = vocabulary
-    self._options = {
+    self._options: dict[str, Any] = {
       'max_length': max_length,
       'batch_tokens': batch_tokens,
       'dtype': dtype,

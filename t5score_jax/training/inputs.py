@@ -9,14 +9,14 @@ is made. Not here: what stands in a batch (`data/features.py`).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
 import functools
 import itertools
 import json
 import os
-from pathlib import Path
 import queue
 import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any, Protocol
 
 import jax
@@ -50,6 +50,7 @@ class ArrayDataset:
 
   Attributes:
     path: The folder, or an `.npz` file, which is read into memory.
+    batch_size: Examples a batch over all processes.
     num_examples: Examples in an epoch.
   """
 
@@ -160,7 +161,7 @@ class MixtureDataset:
       raise DatasetError(f'rates must be 0 or more, not all 0: {list(rates)}')
     self._datasets = list(datasets)
     self._rates = weights / weights.sum()
-    self._batch_size = batch_size
+    self.batch_size = batch_size
     self._seed = seed
     first = [dataset.examples(np.zeros(1, np.int64)) for dataset in datasets]
     for dataset, batch in zip(datasets, first, strict=True):
@@ -178,16 +179,16 @@ class MixtureDataset:
     """See `Dataset`."""
     generator = np.random.default_rng(self._seed)
     used = np.zeros(len(self._datasets), np.int64)
-    rows = process_rows(self._batch_size)
+    rows = process_rows(self.batch_size)
     for step in itertools.count():
       choices = generator.choice(
-        len(self._rates), size=self._batch_size, p=self._rates
+        len(self._rates), size=self.batch_size, p=self._rates
       )
       # [B, datasets]: how many of each dataset came before, in this batch.
       hits = choices[:, None] == np.arange(len(self._datasets))
       positions = (
         used[choices]
-        + (np.cumsum(hits, axis=0) - hits)[np.arange(self._batch_size), choices]
+        + (np.cumsum(hits, axis=0) - hits)[np.arange(self.batch_size), choices]
       )
       used = used + hits.sum(axis=0)
       if step >= start_step:
@@ -202,7 +203,7 @@ class MixtureDataset:
         whole = batch.setdefault(
           key, np.zeros((len(choices), *self._shapes[key]), value.dtype)
         )
-        inner = tuple(slice(size) for size in value.shape[1:])
+        inner: tuple[Any, ...] = tuple(map(slice, value.shape[1:]))
         whole[(chosen, *inner)] = value
     return batch
 
@@ -253,7 +254,7 @@ class SeqioDataset:
       ) from None
     self._lengths = dict(task_feature_lengths)
     self._converter = _feature_converter(feature_converter)
-    self._batch_size = batch_size
+    self.batch_size = batch_size
     self._split = split
     self._seed = seed
     self._use_cached = use_cached
@@ -266,14 +267,14 @@ class SeqioDataset:
 
   def batches(self, start_step: int = 0) -> Iterator[Batch]:
     """See `Dataset`."""
-    per_process = len(process_rows(self._batch_size))
+    per_process = len(process_rows(self.batch_size))
     dataset = self._dataset(num_epochs=None)
     dataset = dataset.batch(per_process, drop_remainder=True)
     yield from map(_plain, dataset.skip(start_step).as_numpy_iterator())
 
   def epoch(self) -> Iterator[Batch]:
     """Yields every example once; the last batch is short."""
-    dataset = self._dataset(num_epochs=1).batch(self._batch_size)
+    dataset = self._dataset(num_epochs=1).batch(self.batch_size)
     yield from map(_plain, dataset.as_numpy_iterator())
 
   def _dataset(self, num_epochs: int | None) -> Any:

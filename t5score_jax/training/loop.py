@@ -8,12 +8,12 @@ numbers. Not here: the update itself (`training/state.py`), files
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 import dataclasses
 import math
-from pathlib import Path
 import signal
 import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any, Protocol
 
 import gin
@@ -22,10 +22,7 @@ import jax.numpy as jnp
 
 from t5score_jax.checkpoints import native
 from t5score_jax.data import records
-from t5score_jax.training import inputs
-from t5score_jax.training import optimizers
-from t5score_jax.training import partitioning
-from t5score_jax.training import reports
+from t5score_jax.training import inputs, optimizers, partitioning, reports
 from t5score_jax.training import state as states
 
 
@@ -257,9 +254,9 @@ def describe(
 
 
 class Meter:
-  """Sums totals on the device; fetches them one report late.
+  """Sums totals on the device; fetches them one call late.
 
-  The device never waits for the host: while a sum is being fetched, the next
+  The device does not wait for the host: while a sum is being fetched, the next
   steps are already queued.
   """
 
@@ -271,12 +268,12 @@ class Meter:
     self._add = jax.jit(lambda a, b: jax.tree.map(jnp.add, a, b))
 
   def add(self, totals: states.Totals) -> None:
-    """Adds the totals of one call."""
+    """Adds the totals of one call; reports an interval that has ended."""
     self._sums = totals if self._sums is None else self._add(self._sums, totals)
+    self.flush()
 
   def log(self, step: int) -> None:
-    """Ends an interval at `step`; reports the one before."""
-    self.flush()
+    """Ends an interval at `step`."""
     self._waiting = (step, self._sums)
     self._sums = None
 

@@ -9,9 +9,9 @@ parameters, which belong to the step (`training/state.py`).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
 import dataclasses
 import re
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import jax

@@ -7,16 +7,16 @@ axis of the mesh each is split. Not here: what the axes of a network are called
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
 import contextlib
 import dataclasses
 import functools
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import flax.linen as nn
 import jax
-from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 import numpy as np
+from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
 AxisNames = tuple[str | None, ...]
 PyTree = Any

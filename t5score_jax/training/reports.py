@@ -7,13 +7,13 @@ here: what is measured (`training/state.py`, `training/evaluators.py`).
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 import json
 import math
 import os
-from pathlib import Path
 import socket
 import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import IO, Any
 
 import rich.console

@@ -7,18 +7,17 @@ here: when steps are taken, saved or reported (`training/loop.py`).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
 import dataclasses
+from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
 import flax.struct
 import jax
-from jax import lax
 import jax.numpy as jnp
 import optax
+from jax import lax
 
-from t5score_jax.training import optimizers
-from t5score_jax.training import partitioning
+from t5score_jax.training import optimizers, partitioning
 
 PyTree = Any
 Batch = Mapping[str, jax.Array]
@@ -115,7 +114,7 @@ def plan(
     return sharding if leaf.shape == param.shape else whole
 
   shardings = TrainState(
-    step=whole,
+    step=whole,  # type: ignore[arg-type]
     params=placed,
     opt_state=optax.tree_map_params(
       optimizer.transformation,
