@@ -1,0 +1,387 @@
+"""Scores of many (input, target) pairs under one model, fast and in order.
+
+The score of a pair is equation 1 of T5Score (Qin et al. 2022): the mean
+log-probability of the target's tokens, ``</s>`` included, given the input. Each
+distinct input is encoded once, each distinct pair decoded once; batches have
+few shapes (``buckets.py``), which compile in threads beside the computation.
+
+Not here: which texts are paired, and what the numbers are called
+(``metrics/t5score.py``).
+"""
+
+from __future__ import annotations
+
+import collections
+import concurrent.futures
+import dataclasses
+import functools
+import os
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+from t5score_jax import buckets, compilation_cache, models, objectives
+from t5score_jax.checkpoints.bundle import Bundle
+from t5score_jax.data.vocab import encode_batch_for_model
+
+DTYPES = ('float32', 'bfloat16')
+
+Pair = tuple[str, str]
+# Called with the number of pairs done and the number of all.
+Progress = Callable[[int, int], None]
+
+# The paper truncates at 1,024 tokens.
+DEFAULT_MAX_LENGTH = 1024
+
+# Tokens a batch. A core's cache is small, an accelerator wants to be filled.
+_BATCH_TOKENS = {'cpu': 4096}
+_ACCELERATOR_BATCH_TOKENS = 32768
+
+# Logits held at a time. Those of a CPU should stay in its cache.
+_BLOCK_ELEMENTS = {'cpu': 2**20}
+
+# Distinct pairs whose tokens are in memory at one time.
+_WINDOW = 32768
+
+# Results that may wait on the device while the next batches are prepared.
+_IN_FLIGHT = 4
+
+
+class ScoringError(RuntimeError):
+  """The model gave something that is not a score."""
+
+
+@dataclasses.dataclass(frozen=True)
+class PairScores:
+  """What is known of N pairs, in their order.
+
+  Attributes:
+    values: float32 [N], mean log-probability a target token; at most 0.
+    truncated: how many distinct texts were longer than max_length, and cut.
+    token_log_probs: for each pair float32 [target tokens], in the target's
+      order with ``</s>`` last; None unless asked for.
+  """
+
+  values: np.ndarray
+  truncated: int
+  token_log_probs: list[np.ndarray] | None = None
+
+
+class Scorer:
+  """A model on all local devices, ready to score pairs of texts.
+
+  May be used from several threads. Scores don't depend on batch size, order,
+  other pairs or the number of devices (float32: within 1e-5).
+
+  Args:
+    bundle: network, weights and vocabulary.
+    max_length: tokens a text, ``</s>`` included; the rest is cut. Default: the
+      bundle's setting, else 1024.
+    batch_tokens: tokens a batch on one device, padding included. Bounds
+      memory, does not change scores. Default: 4096 on a CPU, else 32768.
+    dtype: of the computation, 'float32' (full precision also where the
+      hardware would round products) or 'bfloat16'.
+    devices: default all local devices.
+
+  Raises:
+    ValueError: an argument is out of range.
+  """
+
+  def __init__(
+    self,
+    bundle: Bundle,
+    *,
+    max_length: int | None = None,
+    batch_tokens: int | None = None,
+    dtype: str = 'float32',
+    devices: Sequence[jax.Device] | None = None,
+  ):
+    if dtype not in DTYPES:
+      raise ValueError(f'dtype {dtype!r}: use one of {", ".join(DTYPES)}')
+    if max_length is None:
+      max_length = int(bundle.settings.get('max_length', DEFAULT_MAX_LENGTH))
+    if max_length < 2:
+      raise ValueError(
+        f'max_length {max_length}: at least 2 tokens (one and </s>)'
+      )
+    if batch_tokens is not None and batch_tokens < 1:
+      raise ValueError(f'batch_tokens {batch_tokens}: must be positive')
+    compilation_cache.enable()
+    devices = list(devices or jax.local_devices())
+    platform = devices[0].platform
+    self.max_length = max_length
+    self.batch_tokens = batch_tokens or _BATCH_TOKENS.get(
+      platform, _ACCELERATOR_BATCH_TOKENS
+    )
+    self.dtype = dtype
+    self._vocabulary = bundle.vocabulary
+    self._config = dataclasses.replace(bundle.config, dtype=dtype)
+    self._devices = len(devices)
+    mesh = Mesh(np.asarray(devices), ('data',))
+    self._rows = NamedSharding(mesh, PartitionSpec('data'))
+    self._everywhere = NamedSharding(mesh, PartitionSpec())
+    self._params = jax.device_put(bundle.params, self._everywhere)
+    self._block_elements = len(devices) * _BLOCK_ELEMENTS.get(
+      platform, objectives.DEFAULT_BLOCK_ELEMENTS
+    )
+    self._compile_cost = _compile_cost(bundle.config, platform)
+    self._programs: dict[tuple[int, ...], Callable[..., jax.Array]] = {}
+    self._lock = threading.Lock()
+
+  def use_params(self, params: Mapping[str, Any]) -> None:
+    """Scores with other weights of the same shapes; programs are kept."""
+    with self._lock:
+      self._params = jax.device_put(params, self._everywhere)
+
+  def scores(
+    self, pairs: Sequence[Pair], progress: Progress | None = None
+  ) -> np.ndarray:
+    """Float32 [N]: the mean log-probability a target token of each pair."""
+    return self.score_pairs(pairs, progress=progress).values
+
+  def token_log_probs(
+    self, pairs: Sequence[Pair], progress: Progress | None = None
+  ) -> list[np.ndarray]:
+    """For each pair the log-probability of each target token, </s> last."""
+    result = self.score_pairs(pairs, token_log_probs=True, progress=progress)
+    assert result.token_log_probs is not None
+    return result.token_log_probs
+
+  def score_pairs(
+    self,
+    pairs: Sequence[Pair],
+    *,
+    token_log_probs: bool = False,
+    progress: Progress | None = None,
+  ) -> PairScores:
+    """Scores pairs of (input, target).
+
+    A text without any token is the sequence ``</s>`` alone, as an input and
+    as a target, so every pair has a finite score.
+
+    Args:
+      pairs: N pairs of texts; the same pair twice costs nothing.
+      token_log_probs: whether to keep the scores of single tokens.
+      progress: told how many pairs are done.
+
+    Returns:
+      The scores in the order of the pairs.
+
+    Raises:
+      ScoringError: a score is not finite: the weights are unusable.
+    """
+    with self._lock:
+      return self._score_pairs(pairs, token_log_probs, progress)
+
+  def _score_pairs(
+    self,
+    pairs: Sequence[Pair],
+    token_log_probs: bool,
+    progress: Progress | None,
+  ) -> PairScores:
+    texts: dict[str, int] = {}
+    ids = np.empty((len(pairs), 2), np.int64)
+    for row, pair in enumerate(pairs):
+      ids[row] = [texts.setdefault(text, len(texts)) for text in pair]
+    # Distinct pairs, grouped by input: one number a pair is cheap to sort.
+    keys, inverse, counts = np.unique(
+      ids[:, 0] * max(1, len(texts)) + ids[:, 1],
+      return_inverse=True,
+      return_counts=True,
+    )
+    distinct = np.stack(np.divmod(keys, max(1, len(texts))), axis=1)
+    values = np.empty(len(keys), np.float32)
+    cut = np.zeros(len(texts), bool)
+    tokens: list[np.ndarray] = [np.empty(0, np.float32)] * len(keys)
+    all_texts = list(texts)
+    done = 0
+    for start in range(0, len(keys), _WINDOW):
+      window = _Window(distinct[start : start + _WINDOW], all_texts, self)
+      cut[window.cut_texts] = True
+      for chosen, log_probs in self._run(window):
+        lengths = window.target_lengths[chosen]
+        values[start + chosen] = log_probs.sum(1, dtype=np.float64) / lengths
+        if token_log_probs:
+          for pair, row, length in zip(chosen, log_probs, lengths, strict=True):
+            tokens[start + pair] = row[:length].copy()
+        done += int(counts[start + chosen].sum())
+        if progress:
+          progress(done, len(pairs))
+    if not np.isfinite(values).all():
+      raise ScoringError(
+        'the model gives scores that are not finite: its weights are damaged'
+        + ('' if self.dtype == 'float32' else ', or need dtype float32')
+      )
+    return PairScores(
+      values[inverse],
+      int(cut.sum()),
+      [tokens[i] for i in inverse] if token_log_probs else None,
+    )
+
+  def encode(self, texts: Sequence[str]) -> tuple[list[np.ndarray], np.ndarray]:
+    """The ids of each text, ``</s>`` last, and whether it was cut, bool [n]."""
+    rows, cut = encode_batch_for_model(texts, self._vocabulary, self.max_length)
+    return [np.asarray(ids, np.int32) for ids in rows], np.asarray(cut, bool)
+
+  def _run(self, window: _Window) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    """Yields indices of pairs and their log-probs [n, length], any order."""
+    pools = buckets.plan(
+      window.input_of_pair,
+      window.input_lengths,
+      window.target_lengths,
+      max_length=self.max_length,
+      batch_tokens=self.batch_tokens * self._devices,
+      compile_cost=self._compile_cost,
+      row_multiple=self._devices,
+      ready=self._programs,
+    )
+    in_flight: collections.deque = collections.deque()
+    for pool, programs in self._as_compiled(pools):
+      encoder_tokens = _padded(
+        [window.inputs[i] for i in pool.inputs], pool.rows, pool.length
+      )
+      encoder_tokens = jax.device_put(encoder_tokens, self._rows)
+      encoded = programs[pool.rows, pool.length](self._params, encoder_tokens)
+      for batch in pool.batches:
+        shape = (pool.rows, pool.length, batch.rows, batch.length)
+        targets = _padded(
+          [window.targets[i] for i in batch.pairs], batch.rows, batch.length
+        )
+        rows = np.zeros(batch.rows, np.int32)
+        rows[: len(batch.input_rows)] = batch.input_rows
+        log_probs = programs[shape](
+          self._params,
+          encoded,
+          encoder_tokens,
+          *jax.device_put((rows, targets), self._rows),
+        )
+        in_flight.append((batch.pairs, log_probs))
+        if len(in_flight) > _IN_FLIGHT:
+          chosen, log_probs = in_flight.popleft()
+          yield chosen, np.asarray(log_probs)[: len(chosen)]
+    for chosen, log_probs in in_flight:
+      yield chosen, np.asarray(log_probs)[: len(chosen)]
+
+  def _as_compiled(
+    self, pools: Sequence[buckets.Pool]
+  ) -> Iterator[tuple[buckets.Pool, dict]]:
+    """Yields pools with their programs, first those that are compiled."""
+    by_shapes: dict[tuple, list[buckets.Pool]] = collections.defaultdict(list)
+    for pool in pools:
+      by_shapes[pool.shapes].append(pool)
+    # The shapes with the most work first: while they run, others compile.
+    waiting = sorted(by_shapes, key=lambda shapes: -len(by_shapes[shapes]))
+    with concurrent.futures.ThreadPoolExecutor(
+      max_workers=max(1, min(4, os.cpu_count() or 1)),
+      thread_name_prefix='t5score-compile',
+    ) as executor:
+      try:
+        futures: dict[tuple[int, ...], concurrent.futures.Future] = {}
+        for shape in (shape for shapes in waiting for shape in shapes):
+          if shape not in self._programs and shape not in futures:
+            futures[shape] = executor.submit(self._compile, shape)
+        while waiting:
+          shapes = next(
+            (w for w in waiting if all(_done(futures.get(s)) for s in w)),
+            waiting[0],
+          )
+          waiting.remove(shapes)
+          for shape in shapes:
+            if shape in futures:
+              self._programs[shape] = futures[shape].result()
+          for pool in by_shapes[shapes]:
+            yield pool, self._programs
+      finally:
+        # Only after an error is anything left: Ctrl-C should not wait for it.
+        executor.shutdown(wait=False, cancel_futures=True)
+
+  def _compile(self, shape: tuple[int, ...]) -> Callable[..., jax.Array]:
+    """Compiles the encoder (two numbers) or the decoder (four)."""
+
+    def ids(*dims: int) -> jax.ShapeDtypeStruct:
+      return jax.ShapeDtypeStruct(dims, jnp.int32, sharding=self._rows)
+
+    precision = 'float32' if self.dtype == 'float32' else 'default'
+    # Products in less than float32 are what accelerators do unless told.
+    with jax.default_matmul_precision(precision):
+      if len(shape) == 2:
+        program = jax.jit(
+          functools.partial(_encode, self._config),
+          out_shardings=self._everywhere,
+        )
+        return program.lower(self._params, ids(*shape)).compile()
+      pool_rows, input_length, rows, length = shape
+      program = jax.jit(
+        functools.partial(_log_probs, self._config, self._block_elements),
+        out_shardings=self._rows,
+      )
+      encoded = jax.ShapeDtypeStruct(
+        (pool_rows, input_length, self._config.emb_dim),
+        self._config.array_dtype,
+        sharding=self._everywhere,
+      )
+      return program.lower(
+        self._params,
+        encoded,
+        ids(pool_rows, input_length),
+        ids(rows),
+        ids(rows, length),
+      ).compile()
+
+
+class _Window:
+  """The tokens of some distinct pairs, and which belongs to which."""
+
+  def __init__(self, pairs: np.ndarray, texts: Sequence[str], scorer: Scorer):
+    used, places = np.unique(pairs, return_inverse=True)
+    encoded, cut = scorer.encode([texts[i] for i in used])
+    self.cut_texts = used[cut]
+    lengths = np.asarray([len(ids) for ids in encoded], np.int64)
+    places = places.reshape(pairs.shape)
+    inputs, self.input_of_pair = np.unique(places[:, 0], return_inverse=True)
+    self.inputs = [encoded[i] for i in inputs]
+    self.targets = [encoded[i] for i in places[:, 1]]
+    self.input_lengths = lengths[inputs]
+    self.target_lengths = lengths[places[:, 1]]
+
+
+def _done(future: concurrent.futures.Future | None) -> bool:
+  return future is None or future.done()
+
+
+def _encode(config, params, tokens):
+  return models.encode(params, config, tokens)
+
+
+def _log_probs(config, block, params, encoded, encoder_tokens, rows, targets):
+  return models.target_log_probs(
+    params, config, encoded, encoder_tokens, rows, targets, block
+  )
+
+
+def _padded(texts: Sequence[np.ndarray], rows: int, length: int) -> np.ndarray:
+  tokens = np.zeros((rows, length), np.int32)
+  for row, ids in enumerate(texts):
+    tokens[row, : len(ids)] = ids
+  return tokens
+
+
+def _compile_cost(config, platform: str) -> float:
+  """About how many tokens could be computed while one shape compiles.
+
+  A rough model is enough: it only decides between a little more padding and
+  one more program.
+  """
+  layers = 1 if config.scan_layers else config.num_encoder_layers
+  seconds = 1.0 + 0.3 * layers
+  depth = config.num_encoder_layers + config.num_decoder_layers
+  width = config.emb_dim * (4 * config.num_heads * config.head_dim)
+  width += 3 * config.emb_dim * config.mlp_dim
+  flops = depth * width + 2 * config.emb_dim * config.vocab_size
+  rate = 4e10 if platform == 'cpu' else 3e13
+  return seconds * rate / flops
