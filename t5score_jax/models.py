@@ -67,7 +67,7 @@ def target_log_probs(
   target_tokens: Array,
   block_elements: int = objectives.DEFAULT_BLOCK_ELEMENTS,
 ) -> Array:
-  """log p(token | earlier tokens, input) of each target token, equation 1.
+  """Log p(token | earlier tokens, input) of each target token, equation 1.
 
   Args:
     params: the network's parameters.

@@ -10,8 +10,8 @@ from __future__ import annotations
 import functools
 
 import jax
-from jax import lax
 import jax.numpy as jnp
+from jax import lax
 
 Array = jax.Array
 
@@ -35,7 +35,7 @@ def token_log_probs(
   targets: Array,
   block_elements: int = DEFAULT_BLOCK_ELEMENTS,
 ) -> Array:
-  """log p(target token), the summands of equation 1, without all logits.
+  """Log p(target token), the summands of equation 1, without all logits.
 
   ``hidden @ kernel`` would be [batch, length, vocab], with mT5's 250,112
   pieces by far the largest array of a training step. This goes through the
@@ -128,9 +128,7 @@ def _backward(
     return d_kernel, d_hidden.astype(hidden.dtype)
 
   xs = tuple(_blocks(x, block) for x in (hidden, targets, log_z, cotangent))
-  d_kernel, d_hidden = lax.scan(
-    step, jnp.zeros(kernel.shape, jnp.float32), xs
-  )
+  d_kernel, d_hidden = lax.scan(step, jnp.zeros(kernel.shape, jnp.float32), xs)
   d_hidden = _unblocks(d_hidden, hidden.shape[1])
   return d_hidden, d_kernel.astype(kernel.dtype), None
 

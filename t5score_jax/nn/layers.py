@@ -79,7 +79,7 @@ def relative_position_buckets(
 class RelativePositionBias(nn.Module):
   """T5's learned bias per head and relative-position bucket.
 
-  Called with two lengths, returns [1, heads, query_length, key_length].
+  Keys after the query have buckets of their own where it is bidirectional.
   """
 
   num_heads: int
@@ -89,6 +89,7 @@ class RelativePositionBias(nn.Module):
 
   @nn.compact
   def __call__(self, query_length: int, key_length: int) -> Array:
+    """Returns float32 [1, heads, query_length, key_length]."""
     rel_embedding = self.param(
       'rel_embedding',
       nn.initializers.variance_scaling(1.0, 'fan_avg', 'uniform'),
@@ -117,6 +118,7 @@ class RMSNorm(nn.Module):
 
   @nn.compact
   def __call__(self, x: Array) -> Array:
+    """[..., features] -> the same shape, in ``dtype``."""
     scale = self.param(
       'scale', nn.initializers.ones, (x.shape[-1],), jnp.float32
     )
@@ -141,6 +143,7 @@ class Projection(nn.Module):
 
   @nn.compact
   def __call__(self, x: Array) -> Array:
+    """[..., in_features] -> [..., out], in ``dtype``."""
     kernel = self.param('kernel', self.init, self.kernel_shape, jnp.float32)
     kernel = kernel.reshape(self.in_features, -1).astype(self.dtype)
     return jnp.dot(x.astype(self.dtype), kernel)
@@ -262,6 +265,7 @@ class MLP(nn.Module):
 
   @nn.compact
   def __call__(self, x: Array, *, deterministic: bool) -> Array:
+    """[batch, length, emb_dim] -> the same shape."""
     emb_dim = x.shape[-1]
     init = nn.initializers.variance_scaling(1.0, 'fan_in', 'truncated_normal')
     hidden = None
@@ -294,6 +298,7 @@ class Embedding(nn.Module):
 
   @nn.compact
   def __call__(self, tokens: Array) -> Array:
+    """Int [...] in [0, vocab_size) -> [..., emb_dim], in ``dtype``."""
     embedding = self.param(
       'embedding',
       nn.initializers.normal(1.0),

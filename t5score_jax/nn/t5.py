@@ -152,6 +152,7 @@ class EncoderLayer(_Layer):
   def __call__(
     self, x: Array, mask: Array, position_bias: Array | None
   ) -> tuple[Array, None]:
+    """[batch, length, emb_dim] -> the same shape, and None for lax.scan."""
     x = layers.constrain(x, ('batch', 'length', 'embed'))
     if position_bias is None:
       bias = _position_bias(self.config, bidirectional=True)
@@ -161,7 +162,7 @@ class EncoderLayer(_Layer):
       y, y, position_bias + mask, deterministic=self.deterministic
     )
     x = self.mlp_block(x + self.dropout(y))
-    return x, None  # a pair, as lax.scan wants it
+    return x, None
 
 
 class DecoderLayer(_Layer):
@@ -176,6 +177,7 @@ class DecoderLayer(_Layer):
     encoder_mask: Array,
     position_bias: Array | None,
   ) -> tuple[Array, None]:
+    """[batch * k, length, emb_dim] -> the same shape, and None."""
     x = layers.constrain(x, ('batch', 'length', 'embed'))
     if position_bias is None:
       bias = _position_bias(self.config, bidirectional=False)
@@ -239,10 +241,11 @@ class _Stack(nn.Module):
 
 
 class Encoder(_Stack):
-  """[batch, length, emb_dim] embedded inputs -> [batch, length, emb_dim]."""
+  """Bidirectional layers over embedded inputs."""
 
   @nn.compact
   def __call__(self, embedded: Array, mask: Array) -> Array:
+    """[batch, length, emb_dim] -> the same shape; the mask is a bias."""
     return self.run_layers(
       EncoderLayer,
       self.config.num_encoder_layers,
@@ -259,6 +262,7 @@ class Decoder(_Stack):
   def __call__(
     self, embedded: Array, encoded: Array, encoder_mask: Array
   ) -> Array:
+    """[batch * k, length, emb_dim] -> the same shape; see ``decode``."""
     c = self.config
     if not c.logits_via_embedding:
       # Declared here for its name, multiplied in the objective.
@@ -309,6 +313,7 @@ class Transformer(nn.Module):
   deterministic: bool = True
 
   def setup(self) -> None:
+    """Makes the parts, so that they can be called one by one."""
     c = self.config
     self.token_embedder = layers.Embedding(
       c.vocab_size, c.emb_dim, c.array_dtype
