@@ -124,7 +124,7 @@ def tokenize(
 ) -> tuple[list[list[list[int]]], int]:
   """Ids of each part's texts, the reference first; and how many were cut."""
   texts = [text for shared, hyps, _ in parts for text in (shared, *hyps)]
-  ids, cut = vocab.encode_batch_for_model(vocabulary, texts, max_length)
+  ids, cut = vocab.encode_batch_for_model(texts, vocabulary, max_length)
   rows = iter(ids)
   encoded = [
     [list(next(rows)) for _ in range(1 + len(hyps))] for _, hyps, _ in parts
