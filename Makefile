@@ -60,10 +60,16 @@ parity: $(parity)
 
 test-all: test test-slow parity
 
+# mypy reads the layout of an installed library, where tasks/ and gin_configs/
+# lie inside the package; links make it.
 lint: $(dev)
 	$(python) -m ruff check .
 	$(python) -m ruff format --check .
-	$(python) -m mypy t5score_jax tasks
+	@rm -rf build/types && mkdir -p build/types/t5score_jax
+	@ln -s ../../../t5score_jax/* ../../../tasks ../../../gin_configs \
+	  build/types/t5score_jax
+	cd build/types && $(abspath $(python)) -m mypy \
+	  --config-file ../../pyproject.toml t5score_jax ../../scripts
 
 wheel: $(dev)
 	rm -rf dist
