@@ -18,6 +18,17 @@ from typing import Any
 SUMMARY = 'train a model from gin configuration files'
 
 _BINDING = '--gin.NAME'
+# What gin and the modules that it imports raise at a wrong configuration.
+_WRONG = (
+  OSError,
+  ValueError,
+  TypeError,
+  SyntaxError,
+  ImportError,
+  AttributeError,
+  NameError,
+  RuntimeError,
+)
 
 _DESCRIPTION = """\
 Trains what gin files describe, or goes on where MODEL_DIR ends: the same
@@ -166,8 +177,8 @@ def configure(
     gin.parse_config_files_and_bindings(
       gin_files, [_checked(text) for text in bindings], finalize_config=False
     )
-  except (OSError, ValueError, SyntaxError, ImportError, AttributeError) as e:
-    raise ConfigurationError(_plain(e)) from e
+  except _WRONG as error:
+    raise ConfigurationError(_plain(error)) from error
   _check_macros(bindings, gin.config_str())
 
 

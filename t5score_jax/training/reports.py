@@ -25,6 +25,9 @@ METRICS_FILE = 'metrics.jsonl'
 CURVES_FILE = 'curves.png'
 # T5X's names of the folders with event files, by kind of report.
 EVENT_FOLDERS = {'train': 'train', 'evaluation': 'training_eval'}
+_TRAINING = 'training'
+# A size of the data, not a result.
+_NOT_DRAWN = ('tokens',)
 
 
 class Reports:
@@ -163,7 +166,10 @@ class EventFile:
 
 
 def draw_curves(path: Path, history: Sequence[Mapping[str, Any]]) -> None:
-  """Draws losses above and evaluations below into a PNG.
+  """Draws the loss, and what the evaluators measured, into a PNG.
+
+  A quantity that was measured in training and on held-out data is one panel
+  with a curve each.
 
   Args:
     path: The picture, replaced atomically.
@@ -172,35 +178,63 @@ def draw_curves(path: Path, history: Sequence[Mapping[str, Any]]) -> None:
   from matplotlib.backends.backend_agg import FigureCanvasAgg
   from matplotlib.figure import Figure
 
-  losses = _series(history, 'train', ('loss',))
-  evaluations = _series(history, 'evaluation', None)
-  panels = 1 + len(evaluations)
-  figure = Figure(figsize=(8, 2.6 * panels), layout='constrained')
+  panels = _panels(history) or {'loss': {}}
+  columns = min(2, len(panels))
+  rows = -(-len(panels) // columns)
+  figure = Figure(figsize=(5.5 * columns, 3 * rows), layout='constrained')
   FigureCanvasAgg(figure)
-  axes = figure.subplots(panels, 1, squeeze=False)[:, 0]
-  for axis, (name, points) in zip(
-    axes, [*(losses or {'loss': []}).items(), *evaluations.items()], strict=True
-  ):
-    steps = [step for step, _ in points]
-    values = [value for _, value in points]
-    style = '-' if len(points) > 40 else '.-'
-    axis.plot(steps, values, style, linewidth=1)
-    axis.set_title(name, fontsize=10, loc='left')
+  last_step = max((line['step'] for line in history), default=1)
+  colors = {_TRAINING: 0}
+  for index, (title, curves) in enumerate(panels.items()):
+    axis = figure.add_subplot(rows, columns, index + 1)
+    for name, points in curves.items():
+      axis.plot(
+        *zip(*points, strict=True),
+        '-' if len(points) > 40 else '.-',
+        color=f'C{colors.setdefault(name, len(colors))}',
+        label=name,
+      )
+    axis.set_title(title, fontsize=10, loc='left')
+    axis.set_xlim(0, last_step * 1.02)
+    axis.set_xlabel('step', fontsize=9)
+    axis.tick_params(labelsize=8)
     axis.grid(alpha=0.3)
-  axes[-1].set_xlabel('step')
+    axis.spines[['top', 'right']].set_visible(False)
+    if set(curves) - {_TRAINING}:
+      axis.legend(fontsize=8, frameon=False)
   with records.write_atomically(path, 'wb') as stream:
     figure.savefig(stream, format='png', dpi=110)
 
 
+def _panels(
+  history: Sequence[Mapping[str, Any]],
+) -> dict[str, dict[str, list[tuple[int, float]]]]:
+  """Quantity -> 'training' or an evaluator's name -> (step, value) points."""
+  series = {kind: _series(history, kind) for kind in EVENT_FOLDERS}
+  panels: dict[str, dict[str, list[tuple[int, float]]]] = {}
+  for name, points in series['evaluation'].items():
+    evaluator, _, quantity = name.rpartition('/')
+    if quantity not in _NOT_DRAWN:
+      panels.setdefault(quantity, {})[evaluator] = points
+  names = ['loss', *(name for name in panels if name != 'loss')]
+  drawn = {}
+  for name in names:
+    trained = series['train'].get(name)
+    curves = {_TRAINING: trained} if trained else {}
+    curves = {**curves, **panels.get(name, {})}
+    # A loss of one part only is the same picture under two names.
+    if curves and curves not in drawn.values():
+      drawn[name] = curves
+  return drawn
+
+
 def _series(
-  history: Sequence[Mapping[str, Any]], kind: str, names: Sequence[str] | None
+  history: Sequence[Mapping[str, Any]], kind: str
 ) -> dict[str, list[tuple[int, float]]]:
   series: dict[str, list[tuple[int, float]]] = {}
   for line in history:
-    if line['kind'] != kind:
-      continue
     for name, value in line.items():
-      if name in ('step', 'kind') or (names is not None and name not in names):
+      if line['kind'] != kind or name in ('step', 'kind'):
         continue
       if value is not None and math.isfinite(value):
         series.setdefault(name, []).append((line['step'], value))
