@@ -1,6 +1,6 @@
-"""Makes the bundle from which `t5score-tiny` begins: copy heads, known words.
+r"""Makes the bundle from which `t5score-tiny` begins: copy heads, known words.
 
-    python scripts/initial_tiny.py --vocabulary vocabulary.model -o initial \\
+    python scripts/initial_tiny.py --vocabulary vocabulary.model -o initial \
         --encoder sentence-encoder/
 
 Weights are random, but for two things. The network can copy before it has
