@@ -272,9 +272,9 @@ class SeqioDataset:
     dataset = dataset.batch(per_process, drop_remainder=True)
     yield from map(_plain, dataset.skip(start_step).as_numpy_iterator())
 
-  def epoch(self) -> Iterator[Batch]:
-    """Yields every example once; the last batch is short."""
-    dataset = self._dataset(num_epochs=1).batch(self.batch_size)
+  def epoch(self, repeats: int = 1) -> Iterator[Batch]:
+    """Yields every example `repeats` times; the last batch is short."""
+    dataset = self._dataset(num_epochs=repeats).batch(self.batch_size)
     yield from map(_plain, dataset.as_numpy_iterator())
 
   def _dataset(self, num_epochs: int | None) -> Any:
