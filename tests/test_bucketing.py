@@ -1,0 +1,91 @@
+import itertools
+
+import numpy as np
+import pytest
+
+from t5score_jax.training import bucketing, inputs
+
+
+def _buckets(folder, sizes=((40, 4), (20, 8), (10, 16))):
+  for index, (examples, length) in enumerate(sizes):
+    path = folder / f'train_{length}'
+    path.mkdir(parents=True, exist_ok=True)
+    rows = 1000 * index + np.arange(examples)
+    np.save(path / 'x.npy', np.repeat(rows[:, None], length, axis=1))
+    np.save(path / 'weights.npy', np.ones(examples))
+  return folder
+
+
+def _take(dataset, count, start=0):
+  return list(itertools.islice(dataset.batches(start), count))
+
+
+def test_batches_come_whole_from_one_bucket_of_equal_tokens(tmp_path):
+  dataset = bucketing.from_folder(_buckets(tmp_path), 32)
+  shapes = {batch['x'].shape for batch in _take(dataset, 60)}
+  assert shapes == {(8, 4), (4, 8), (2, 16)}
+  # 5 batches an epoch in each bucket: drawn alike.
+  np.testing.assert_allclose(dataset.rates, [1 / 3] * 3)
+
+
+def test_weights_change_how_often_a_bucket_is_drawn(tmp_path):
+  dataset = bucketing.from_folder(
+    _buckets(tmp_path), 32, weights={'train_1*': 4.0, '*_16': 0.5}
+  )
+  # Sorted by name: train_16, train_4, train_8.
+  np.testing.assert_allclose(dataset.rates, [0.5, 0.25, 0.25])
+  lengths = [batch['x'].shape[1] for batch in _take(dataset, 400)]
+  # Binomial: 200 of 400, standard deviation 10.
+  assert abs(lengths.count(16) - 200) < 45
+
+
+def test_every_bucket_goes_through_its_epochs(tmp_path):
+  dataset = bucketing.from_folder(_buckets(tmp_path), 32)
+  rows = {}
+  for batch in _take(dataset, 200):
+    rows.setdefault(batch['x'].shape[1], []).extend(batch['x'][:, 0])
+  for length, found in rows.items():
+    size = {4: 40, 8: 20, 16: 10}[length]
+    epochs = len(found) // size
+    assert epochs > 5
+    for epoch in range(epochs):
+      assert len(set(found[epoch * size : (epoch + 1) * size])) == size
+
+
+@pytest.mark.parametrize('run_length', [1, 4])
+@pytest.mark.parametrize('start', [0, 1, 7, 30])
+def test_goes_on_where_it_was(tmp_path, run_length, start):
+  options = {'seed': 2, 'run_length': run_length}
+  dataset = bucketing.from_folder(_buckets(tmp_path), 32, **options)
+  unbroken = _take(dataset, 40)
+  again = bucketing.from_folder(tmp_path, 32, **options)
+  for old, new in zip(
+    unbroken[start:], _take(again, 40 - start, start), strict=True
+  ):
+    np.testing.assert_array_equal(old['x'], new['x'])
+
+
+def test_runs_of_one_shape_can_be_stacked(tmp_path):
+  dataset = bucketing.from_folder(_buckets(tmp_path), 32, run_length=4)
+  stacked = inputs.calls(dataset.batches(0), 0, 40, 4, cadences=[20])
+  assert {len(batch['x']) for batch in stacked} == {4}
+
+
+def test_errors(tmp_path):
+  folder = _buckets(tmp_path / 'a')
+  with pytest.raises(inputs.DatasetError, match="fits 'valid"):
+    bucketing.from_folder(folder, 32, pattern='valid_*')
+  with pytest.raises(inputs.DatasetError, match='16 tokens, more than'):
+    bucketing.from_folder(folder, 15)
+  with pytest.raises(inputs.DatasetError, match="fits \\['tarin"):
+    bucketing.from_folder(folder, 32, weights={'tarin_*': 2.0})
+  one = inputs.ArrayDataset(folder / 'train_4', 2)
+  with pytest.raises(inputs.DatasetError, match='as many rates'):
+    bucketing.BucketedDataset([one], [1, 2])
+  with pytest.raises(inputs.DatasetError, match='not all 0'):
+    bucketing.BucketedDataset([one], [0])
+  with pytest.raises(inputs.DatasetError, match='run_length=0'):
+    bucketing.BucketedDataset([one], run_length=0)
+  mixture = inputs.MixtureDataset([one], [1], 2)
+  with pytest.raises(inputs.DatasetError, match='no known size'):
+    bucketing.BucketedDataset([mixture])
