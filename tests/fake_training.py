@@ -1,15 +1,21 @@
 """A model and data small enough to train in a test; no T5 in sight.
 
-That the trunk trains these shows that it does not know what it trains.
+That the trunk trains these shows that it does not know what it trains. As a
+program it trains in a process of its own, to be killed: FOLDER STEPS HIDDEN.
 """
 
 import dataclasses
+import json
+import os
+import signal
+import sys
+from pathlib import Path
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from t5score_jax.training import optimizers
+from t5score_jax.training import inputs, loop, optimizers
 
 
 @dataclasses.dataclass
@@ -67,3 +73,65 @@ def write_arrays(folder, examples=64, seed=0):
 
 def adamw(learning_rate=0.01, **options):
   return optimizers.adamw(optimizers.constant(learning_rate), **options)
+
+
+class InterruptedDataset(inputs.ArrayDataset):
+  """Sends a signal to this process before its batch `at`, once."""
+
+  def __init__(self, path, batch_size, at, number=signal.SIGTERM):
+    super().__init__(path, batch_size)
+    self.at = at
+    self.number = number
+
+  def batches(self, start_step=0):
+    for step, batch in enumerate(super().batches(start_step), start_step):
+      if step == self.at:
+        os.kill(os.getpid(), self.number)
+      yield batch
+
+
+class Fixed:
+  """An evaluator whose numbers are given, one an evaluation."""
+
+  name = 'fixed'
+
+  def __init__(self, values):
+    self._values = list(values)
+
+  def evaluate(self, params):
+    del params
+    return {'value': self._values.pop(0)}
+
+
+def train(folder, steps, **options):
+  """Runs the trunk on `folder/run`; returns how it ended."""
+  dataset = options.pop('dataset', None)
+  if dataset is None:
+    dataset = inputs.ArrayDataset(write_arrays(folder / 'arrays'), 8)
+  defaults = {
+    'model': LinearModel(dropout_rate=0.1),
+    'model_dir': str(folder / 'run'),
+    'optimizer': adamw(),
+    'cadence': loop.Cadence(log_every=1, save_every=4),
+    'quiet': True,
+  }
+  return loop.train(
+    dataset=dataset, train_steps=steps, **{**defaults, **options}
+  )
+
+
+def losses(folder):
+  """{step: loss} of `folder/run`; every step must be there once."""
+  lines = (folder / 'run' / 'metrics.jsonl').read_text().splitlines()
+  found = [line for line in map(json.loads, lines) if line['kind'] == 'train']
+  steps = [line['step'] for line in found]
+  assert len(set(steps)) == len(steps), steps
+  return {line['step']: line['loss'] for line in found}
+
+
+if __name__ == '__main__':
+  train(
+    Path(sys.argv[1]),
+    int(sys.argv[2]),
+    model=LinearModel(dropout_rate=0.1, hidden=int(sys.argv[3])),
+  )

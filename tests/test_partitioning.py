@@ -1,5 +1,6 @@
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -59,32 +60,54 @@ def test_errors_name_the_parameter_and_the_numbers():
     _partitioner().check_batch_size(8, microbatches=3)
 
 
-def _losses(folder, devices, partitions, steps):
+def _train(folder, devices, partitions, steps, *kinds):
   environment = {
     **os.environ,
     'JAX_PLATFORMS': 'cpu',
     'XLA_FLAGS': f'--xla_force_host_platform_device_count={devices}',
   }
   done = subprocess.run(
-    [sys.executable, _PROGRAM, folder, str(partitions), str(steps)],
+    [sys.executable, _PROGRAM, folder, str(partitions), str(steps), *kinds],
     env=environment,
     capture_output=True,
     text=True,
-    timeout=300,
+    timeout=500,
     check=False,
   )
   assert done.returncode == 0, done.stderr[-3000:]
-  lines = (folder / 'run' / 'metrics.jsonl').read_text().splitlines()
-  return [json.loads(line)['loss'] for line in lines], done.stderr
+  return done.stderr
+
+
+def _losses(folder, kind):
+  path = folder / kind / 'run' / 'metrics.jsonl'
+  return [json.loads(line)['loss'] for line in path.read_text().splitlines()]
+
+
+def _compare(tmp_path, *kinds):
+  one, eight = tmp_path / 'one', tmp_path / 'eight'
+  _train(one, 1, 1, 6, *kinds)
+  _train(eight, 8, 2, 4, *kinds)
+  for kind in kinds:
+    expected = _losses(one, kind)
+    np.testing.assert_allclose(_losses(eight, kind), expected[:4], rtol=1e-5)
+    assert abs(expected[0] - expected[5]) > 1e-3 * expected[0]
+    info = (eight / kind / 'run' / 'model-info.txt').read_text()
+    assert "'data': 4, 'model': 2" in info
+    assert re.search(r"encoder/layers_0/mlp/wo/kernel .*'model'", info)
 
 
 def test_eight_devices_train_as_one_does(tmp_path):
-  one, _ = _losses(tmp_path / 'one', 1, 1, 6)
-  eight, _ = _losses(tmp_path / 'eight', 8, 2, 4)
-  assert len(eight) == 4
-  np.testing.assert_allclose(eight, one[:4], rtol=1e-5)
-  assert abs(one[0] - one[5]) > 1e-3 * one[0]
+  _compare(tmp_path, 'generative')
   # A checkpoint of eight devices goes on with one.
-  mixed, told = _losses(tmp_path / 'eight', 1, 1, 6)
+  told = _train(tmp_path / 'eight', 1, 1, 6, 'generative')
   assert 'goes on at step 4' in told
-  np.testing.assert_allclose(mixed, one, rtol=1e-5)
+  np.testing.assert_allclose(
+    _losses(tmp_path / 'eight', 'generative'),
+    _losses(tmp_path / 'one', 'generative'),
+    rtol=1e-5,
+  )
+
+
+@pytest.mark.slow
+def test_eight_devices_train_on_judgments_as_one_does(tmp_path):
+  _compare(tmp_path, 'pair', 'group')

@@ -1,7 +1,8 @@
-"""Trains a T5 of a few thousand parameters: FOLDER PARTITIONS STEPS.
+"""Trains T5s of a few thousand parameters: FOLDER PARTITIONS STEPS KIND...
 
 A program of its own, because the number of host devices is fixed when JAX
-starts. Dropout, microbatches and the moving average are on.
+starts. Dropout, microbatches and the moving average are on. A KIND is
+'generative', 'pair' or 'group'; its run is in FOLDER/KIND.
 """
 
 import sys
@@ -16,9 +17,8 @@ from t5score_jax.nn import t5
 from t5score_jax.training import inputs, loop, partitioning
 
 
-def main():
-  folder, partitions, steps = Path(sys.argv[1]), *map(int, sys.argv[2:])
-  config = t5.T5Config(
+def config(**options):
+  return t5.T5Config(
     vocab_size=384,
     emb_dim=16,
     num_heads=2,
@@ -26,28 +26,73 @@ def main():
     mlp_dim=32,
     num_encoder_layers=1,
     num_decoder_layers=1,
-    dropout_rate=0.1,
+    **options,
   )
-  tokens = np.random.default_rng(0).integers(2, 259, (32, 6))
+
+
+def make_model(kind, network):
+  return {
+    'generative': models.GenerativeModel,
+    'pair': models.PairModel,
+    'group': models.GroupModel,
+  }[kind](network)
+
+
+def make_arrays(kind, examples=32):
+  """A batch of a kind with everything that may occur in it: padding, ties."""
+  generator = np.random.default_rng(0)
+
+  def tokens(*shape):
+    ids = generator.integers(3, 259, shape)
+    ends = generator.integers(1, shape[-1], shape[:-1])[..., None]
+    place = np.arange(shape[-1])
+    return np.where(place < ends, ids, np.where(place == ends, 1, 0))
+
+  if kind == 'group':
+    sizes = generator.integers(1, 5, examples)
+    return {
+      'shared_tokens': tokens(examples, 7),
+      'hypothesis_tokens': tokens(examples, 4, 6),
+      'ratings': generator.integers(0, 4, (examples, 4)).astype(np.float32),
+      'group_mask': (np.arange(4) < sizes[:, None]).astype(np.float32),
+    }
+  pairs = () if kind == 'generative' else (2,)
+  arrays = {
+    'encoder_input_tokens': tokens(examples, *pairs, 7),
+    'decoder_target_tokens': tokens(examples, *pairs, 6),
+  }
+  if kind == 'pair':
+    worse = generator.normal(size=examples)
+    gap = generator.exponential(size=examples)
+    arrays['ratings'] = np.stack([worse + gap, worse], axis=1)
+  return arrays
+
+
+def train(folder, kind, partitions, steps):
   arrays = folder / 'arrays'
   arrays.mkdir(parents=True, exist_ok=True)
-  np.save(arrays / 'encoder_input_tokens.npy', tokens)
-  np.save(arrays / 'decoder_target_tokens.npy', tokens[:, ::-1])
-  partitioner = partitioning.Partitioner(partitions)
+  for key, value in make_arrays(kind).items():
+    np.save(arrays / f'{key}.npy', value)
   outcome = loop.train(
-    model=models.GenerativeModel(config),
+    model=make_model(kind, config(dropout_rate=0.1)),
     model_dir=str(folder / 'run'),
     dataset=inputs.ArrayDataset(arrays, batch_size=8),
     optimizer=fake_training.adamw(0.003),
     train_steps=steps,
     cadence=loop.Cadence(log_every=1),
-    partitioner=partitioner,
+    partitioner=partitioning.Partitioner(partitions),
     microbatches=2,
     ema_decay=0.9,
     vocabulary=vocab.ByteVocabulary(),
   )
   assert outcome.reason == 'finished'
-  print((folder / 'run' / 'model-info.txt').read_text())
+
+
+def main():
+  folder = Path(sys.argv[1])
+  partitions, steps = map(int, sys.argv[2:4])
+  for kind in sys.argv[4:]:
+    train(folder / kind, kind, partitions, steps)
 
 
 if __name__ == '__main__':

@@ -34,21 +34,37 @@ _DESCRIPTION = """\
 Trains what gin files describe, or goes on where MODEL_DIR ends: the same
 command, given again, resumes. Later files and flags override earlier ones.
 
-Macros, as in T5X (--gin.NAME=VALUE; strings need quotes of their own):
+Macros, most of them T5X's (--gin.NAME=VALUE; strings need quotes of their own):
   MODEL_DIR                 folder of the run: checkpoint_N/, config.gin,
                             model-info.txt, metrics.jsonl, curves.png, train/
                             and training_eval/ (TensorBoard)
   TRAIN_STEPS               step at which to end, counted from the beginning
-  BATCH_SIZE                examples a step
+  MODEL, CONFIG             objective and network; runs/ and models/ set them
+  VOCABULARY                'bytes', or a SentencePiece file
+  INITIAL_CHECKPOINT_PATH   weights of a new run: MODEL_DIR (its best
+                            checkpoint), checkpoint_N or bundle
+  RANDOM_SEED               of initial weights and dropout
+data:
   MIXTURE_OR_TASK_NAME      SeqIO task or mixture; or, with runs/arrays.gin,
   ARRAYS                    folder made by scripts/cache_batches.py
-  TASK_FEATURE_LENGTHS      {'inputs': 64, 'targets': 64}
+  TASK_FEATURE_LENGTHS      most tokens, as {'inputs': 64, 'targets': 64}
+  BATCH_SIZE                examples a step
   USE_CACHED_TASKS          whether SeqIO reads its cache (False)
-  INITIAL_CHECKPOINT_PATH   weights of a new run: MODEL_DIR, checkpoint_N or
-                            bundle
-  VOCABULARY                'bytes', or a SentencePiece file
-  DROPOUT_RATE, LEARNING_RATE, WARMUP_STEPS, RANDOM_SEED
-  MODEL                     the model; gin files of models/ and runs/ set it
+  DATA_SEED                 of the order of examples
+  DATASET                   any other source of batches
+optimization:
+  LEARNING_RATE, WARMUP_STEPS, DROPOUT_RATE
+  OPTIMIZER, SCHEDULE       @optimizers.adafactor() or adamw();
+                            @optimizers.linear(), constant() or inverse_sqrt()
+  MICROBATCHES              parts in which a batch is differentiated (1)
+  EMA_DECAY                 moving average of the weights (None)
+  NUM_PARTITIONS            devices that share one copy of the model (1)
+evaluation:
+  EVALUATORS, SELECTION     what is measured while training, and by which
+                            number the best checkpoint is told
+  SETTINGS                  kept with the model for scoring, {'name': ...}
+Everything else is a parameter: --gin.loop.Cadence.save_every=500. MODEL_DIR's
+config.gin lists all that a run used.
 """
 
 _EPILOG = """\
@@ -240,7 +256,12 @@ def _plain(error: Exception) -> str:
     return f'{match[1]} has no value: give --gin.{match[1]}=VALUE'
   if isinstance(error, ImportError):
     return f'a gin file imports what is not installed: {text}'
-  return text
+  return _without_calls(text)
+
+
+def _without_calls(text: str) -> str:
+  """Leaves out what gin adds about its own calls."""
+  return re.sub(r'\n\s*In call to configurable .*', '', text)
 
 
 def _explain(error: Exception, loop: Any) -> tuple[int, str]:
@@ -255,7 +276,7 @@ def _explain(error: Exception, loop: Any) -> tuple[int, str]:
     OSError,
   )
   if isinstance(error, told):
-    return 1, re.sub(r'\n\s*In call to configurable .*', '', str(error))
+    return 1, _without_calls(str(error))
   frames = traceback.walk_tb(error.__traceback__)
   inside = any(
     frame.f_code.co_filename == loop.__file__

@@ -179,6 +179,8 @@ def train(
       meter = Meter(report)
       evaluations = _evaluations(report.history)
       step, saved, reason = start, start, 'finished'
+      if selection and selection.exhausted(evaluations):
+        batches, reason = iter(()), 'stopped early'
       for batch in batches:
         state, totals = take_steps(state, batch)
         step += len(next(iter(batch.values())))
@@ -198,6 +200,7 @@ def train(
           last, reason = True, 'stopped early'
         if last or _due(step, cadence.save_every) or (numbers and best == step):
           meter.flush()
+          meter.check(step)
           checkpoints.save(step, state, numbers, best)
           saved = step
         if last:
@@ -229,6 +232,9 @@ def describe(
 ) -> str:
   """Everything about a run that is known before it starts, as text.
 
+  A line a parameter: name, shape, and the axis of the mesh over which each
+  dimension is split, or 'whole'.
+
   Raises:
     MeshError: The batch cannot be divided over the devices.
   """
@@ -240,7 +246,7 @@ def describe(
     '',
     *(
       f'{optimizers.parameter_name(path):<60} {str(leaf.shape):<20} '
-      f'{leaf.sharding.spec}'
+      f'{tuple(leaf.sharding.spec) or "whole"}'
       for path, leaf in leaves
     ),
     '',
@@ -292,12 +298,16 @@ class Meter:
       for name, (total, weight) in jax.device_get(sums).items()
     }
     self._report.train(step, numbers)
-    if not math.isfinite(numbers['loss']):
-      raise TrainingError(
-        f'the loss is {numbers["loss"]} at step {step}; nothing was saved '
-        'since the last checkpoint. Try a lower learning rate, a longer '
-        'warm-up or float32'
-      )
+    _check_finite(step, numbers['loss'])
+
+  def check(self, step: int) -> None:
+    """Looks at what has not been reported yet, before it is saved.
+
+    Raises:
+      TrainingError: A loss since the last report is not finite.
+    """
+    if self._sums is not None:
+      _check_finite(step, float(self._sums['loss'][0]))
 
 
 class StopSignals:
@@ -331,6 +341,14 @@ class StopSignals:
     for number, handler in self._old.items():
       signal.signal(number, handler)
     self._old = {}
+
+
+def _check_finite(step: int, loss: float) -> None:
+  if not math.isfinite(loss):
+    raise TrainingError(
+      f'the loss is {loss} at step {step}; nothing was saved since the last '
+      'checkpoint. Try a lower learning rate, a longer warm-up or float32'
+    )
 
 
 def _due(step: int, every: int | None) -> bool:

@@ -173,7 +173,7 @@ def make_step(
     # A batch that weighs nothing (no pair to rank) leaves the loss at zero.
     scale = 1.0 / jnp.where(weight > 0, weight, 1.0)
     gradients = jax.tree.map(lambda g: g * scale, gradients)
-    norm = optax.global_norm(gradients)
+    norm = _norm(gradients)
     if optimizer.clip_norm is not None:
       shrink = jnp.minimum(1.0, optimizer.clip_norm / (norm + 1e-12))
       gradients = jax.tree.map(lambda g: g * shrink, gradients)
@@ -210,6 +210,11 @@ def make_step(
       return compiled(state, batches)
 
   return call
+
+
+def _norm(tree: PyTree) -> jax.Array:
+  """The Euclidean norm of all leaves together."""
+  return jnp.sqrt(sum(jnp.sum(jnp.square(x)) for x in jax.tree.leaves(tree)))
 
 
 def _accumulate(
