@@ -166,3 +166,15 @@ def test_a_batch_that_weighs_nothing_changes_nothing():
   state, _ = _run([batch])
   start = fake_training.LinearModel().init(jax.random.key(0))
   _close(state.params, start, rtol=1e-6)
+
+
+def test_multipliers_reach_the_step():
+  frozen = fake_training.adamw(0.1, multipliers={'wo': 0.0, 'scale': 0.5})
+  state, _ = _run([_batch()], optimizer=frozen)
+  plain, _ = _run([_batch()])
+  start = fake_training.LinearModel().init(jax.random.key(0))
+  moved = jax.tree.map(jnp.subtract, state.params, start)
+  expected = jax.tree.map(jnp.subtract, plain.params, start)
+  assert not np.any(moved['mlp']['wo']['kernel'])
+  _close(moved['norm']['scale'], 0.5 * expected['norm']['scale'])
+  _close(moved['mlp']['wi'], expected['mlp']['wi'])

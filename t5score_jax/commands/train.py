@@ -244,24 +244,29 @@ def _check_macros(bindings: list[str], config: str) -> None:
 
 
 def _plain(error: Exception) -> str:
-  """Gin's words, with what to do."""
+  """Gin's words in one line, with what to do."""
   text = str(error).strip()
-  if match := re.search(r'Unable to open file: (\S+)\. Searched', text):
-    where = text.partition('\n')[2].strip()
-    return (
-      f'no gin file {match[1]}; looked for here, in --gin_search_paths and in '
-      f'{packaged_folder()}' + (f'\n  {where}' if where else '')
-    )
   if match := re.search(r"'macro' \(.*\) in scope '([\w.]+)'", text):
     return f'{match[1]} has no value: give --gin.{match[1]}=VALUE'
+  if match := re.search(r'Unable to open file: (\S+)\. Searched.*', text):
+    where = f'looked for here, in --gin_search_paths and in {packaged_folder()}'
+    text = text.replace(match[0], f'no gin file {match[1]}; {where}')
   if isinstance(error, ImportError):
-    return f'a gin file imports what is not installed: {text}'
-  return _without_calls(text)
+    text = f'a gin file imports what is not installed: {text}'
+  return _in_one_line(text)
 
 
-def _without_calls(text: str) -> str:
-  """Leaves out what gin adds about its own calls."""
-  return re.sub(r'\n\s*In call to configurable .*', '', text)
+def _in_one_line(text: str) -> str:
+  """Puts what gin adds about places into brackets, and leaves out its calls."""
+  text = re.sub(r'\n\s*In call to configurable .*', '', text)
+  # The line itself, perhaps with a mark under the place in it, comes after.
+  line = r'(?:\n    (.*))?(?:\n[ ^]*(?=\n|$))?'
+  text = re.sub(
+    r'\n\s*In file "(.*)", line (\d+)' + line, r' (\1, line \2: \3)', text
+  )
+  text = re.sub(r'\n\s*In bindings string line \d+' + line, r' (\1)', text)
+  module = r"; <module '([\w.]+)' from .*?> has no attribute (\w+)\."
+  return re.sub(module, r': \1 has no \2', text)
 
 
 def _explain(error: Exception, loop: Any) -> tuple[int, str]:
@@ -270,13 +275,14 @@ def _explain(error: Exception, loop: Any) -> tuple[int, str]:
     loop.TrainingError,
     loop.native.CheckpointError,
     loop.inputs.DatasetError,
+    loop.optimizers.OptimizerError,
     loop.partitioning.MeshError,
     loop.native.bundles.BundleError,
     loop.records.RecordError,
     OSError,
   )
   if isinstance(error, told):
-    return 1, _without_calls(str(error))
+    return 1, _in_one_line(str(error))
   frames = traceback.walk_tb(error.__traceback__)
   inside = any(
     frame.f_code.co_filename == loop.__file__

@@ -25,6 +25,10 @@ Schedule = Callable[[jax.Array], jax.Array]
 NO_DECAY = r'(scale|bias|rel_embedding)$'
 
 
+class OptimizerError(ValueError):
+  """Settings that do not fit the parameters."""
+
+
 @dataclasses.dataclass(frozen=True)
 class Optimizer:
   """A gradient transformation and the schedule it follows.
@@ -178,7 +182,7 @@ def learning_rate_multipliers(
     The same tree with a float a parameter.
 
   Raises:
-    ValueError: An expression that matches no parameter.
+    OptimizerError: An expression that matches no parameter.
   """
   used: set[str] = set()
 
@@ -193,7 +197,7 @@ def learning_rate_multipliers(
 
   tree = jax.tree_util.tree_map_with_path(one, params)
   if idle := sorted(set(multipliers) - used):
-    raise ValueError(
+    raise OptimizerError(
       f'multipliers: {idle} match no parameter (or earlier expressions match '
       "all of theirs); a name looks like 'encoder/layers_0/mlp/wo/kernel'"
     )
@@ -235,9 +239,10 @@ def _scale_by_multipliers(
   multipliers: Mapping[str, float],
 ) -> optax.GradientTransformation:
   def init(params: PyTree) -> optax.EmptyState:
-    # Optax also calls this with placeholders that have no names: what fits no
-    # parameter is found at the first update.
-    del params
+    # Complain early; but Optax also calls this with a placeholder for all
+    # parameters, which has no leaves.
+    if jax.tree.leaves(params):
+      learning_rate_multipliers(params, multipliers)
     return optax.EmptyState()
 
   def update(
