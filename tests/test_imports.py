@@ -43,7 +43,7 @@ LEVELS: dict[int, list[str]] = {
   2: [
     'nn.copy_init',
     'models',
-    'training.inputs training.reports',
+    'training.inputs training.bucketing training.reports',
     'checkpoints.bundle',
     'evaluation.significance evaluation.agreement',
   ],

@@ -73,7 +73,8 @@ examples:
   t5score train --gin_file=models/mt5_small.gin \\
       --gin_file=runs/train_generative.gin \\
       --gin.MODEL_DIR="'/data/run'" --gin.TRAIN_STEPS=10000 \\
-      --gin.MIXTURE_OR_TASK_NAME="'paracotta'"
+      --gin.VOCABULARY="'/data/mt5.model'" \\
+      --gin.ARRAYS="'/data/paracotta'" --gin_file=runs/arrays.gin
 
 exit code: 0 finished or dry run; 1 the run failed; 2 the configuration is
 wrong; 130 interrupted (a checkpoint was saved)

@@ -217,7 +217,7 @@ def _panels(
     if quantity not in _NOT_DRAWN:
       panels.setdefault(quantity, {})[evaluator] = points
   names = ['loss', *(name for name in panels if name != 'loss')]
-  drawn = {}
+  drawn: dict[str, dict[str, list[tuple[int, float]]]] = {}
   for name in names:
     trained = series['train'].get(name)
     curves = {_TRAINING: trained} if trained else {}
