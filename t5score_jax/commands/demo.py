@@ -1,0 +1,169 @@
+"""`t5score demo`: shipped sentences, scored by a model and by chrF.
+
+Shows what scores look like, and honestly how many of the pairs each metric
+gets right. A dozen sentences are an illustration, not a measurement.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from t5score_jax.commands import score
+from t5score_jax.data import files, tables
+from t5score_jax.metrics import base
+
+SUMMARY = 'score shipped sentences with the embedded model'
+
+SENTENCES = Path(__file__).resolve().parent.parent / 'demo' / 'sentences.jsonl'
+
+_DESCRIPTION = """
+Scores a dozen references, each with a good and a bad translation, with a
+T5Score model and with chrF, and says in how many pairs each metric prefers the
+good one. The sentences come with the package.
+"""
+
+_NEXT = """\
+Try next:
+  t5score score -r references.txt -t hypotheses.txt -o scores.jsonl
+  t5score score -m chrf -r references.txt -t hypotheses.txt
+  t5score score --help
+"""
+
+
+@dataclasses.dataclass(frozen=True)
+class Item:
+  """A reference with a good and a bad translation.
+
+  Attributes:
+    reference: What should be said.
+    better: Says it in other words.
+    worse: Does not.
+    error: What is wrong with `worse`, in a word or two.
+  """
+
+  reference: str
+  better: str
+  worse: str
+  error: str
+
+
+def read_items() -> list[Item]:
+  """The shipped sentences."""
+  path = str(SENTENCES)
+  with files.open_text(path) as lines:
+    return [Item(**row) for _, row in tables.read_table(lines, path).rows]
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+  """Declares the verb's arguments."""
+  parser.description = _DESCRIPTION
+  parser.formatter_class = argparse.RawDescriptionHelpFormatter
+  parser.add_argument(
+    '-m',
+    '--model',
+    metavar='NAME_OR_PATH',
+    default=score.DEFAULT_MODEL,
+    help='as for t5score score (default: %(default)s)',
+  )
+
+
+def run(args: argparse.Namespace) -> int:
+  """Runs the verb; returns the exit code."""
+  try:
+    metric = score.load(args.model, {})
+    items = read_items()
+    names = (Path(args.model).name, 'chrF')
+    scores = {
+      name: score_items(each, items)
+      for name, each in zip(
+        names, (metric, base.load_metric('chrf')), strict=True
+      )
+    }
+  except BrokenPipeError:
+    raise
+  except (ValueError, OSError) as error:
+    print(f't5score demo: {error}', file=sys.stderr)
+    return 1
+  _print(items, scores)
+  return 0
+
+
+def score_items(metric: base.Metric, items: Sequence[Item]) -> np.ndarray:
+  """Scores both translations of every item.
+
+  Args:
+    metric: One that needs references only.
+    items: N items.
+
+  Returns:
+    [N, 2]: of the good and of the bad translation.
+  """
+  texts = [text for item in items for text in (item.better, item.worse)]
+  references = [item.reference for item in items for _ in range(2)]
+  return metric.score(texts, references).values.reshape(len(items), 2)
+
+
+def verdict(name: str, values: np.ndarray, items: Sequence[Item]) -> str:
+  """Says how many pairs a metric gets right, and which it doesn't.
+
+  A tie is not right.
+  """
+  right = values[:, 0] > values[:, 1]
+  text = (
+    f'{name} prefers the good translation in {right.sum()} of {len(items)} '
+    'pairs'
+  )
+  if right.all():
+    return f'{text}.'
+  missed = [
+    f'{n} ({item.error})'
+    for n, (item, good) in enumerate(zip(items, right, strict=True), 1)
+    if not good
+  ]
+  return f'{text}; not in {", ".join(missed)}.'
+
+
+def _print(items: Sequence[Item], scores: dict[str, np.ndarray]) -> None:
+  """Prints the table, the verdicts and what to try next."""
+  from rich import box, console, table
+
+  shown = table.Table(box=box.SIMPLE_HEAD)
+  shown.add_column('', no_wrap=True)
+  shown.add_column('text', ratio=1)
+  for name in scores:
+    shown.add_column(name, justify='right', no_wrap=True)
+  for n, item in enumerate(items):
+    shown.add_row(
+      str(n + 1), item.reference, *('' for _ in scores), style='bold'
+    )
+    good: list[Any] = ['good', item.better]
+    bad: list[Any] = ['bad', f'{item.worse} ({item.error})']
+    for values in scores.values():
+      better, worse = values[n]
+      good.append(f'{better:.2f}  ')
+      bad.append(f'{worse:.2f} ' + ('+' if better > worse else '-'))
+    shown.add_row(*good)
+    shown.add_row(*bad, end_section=True)
+  # Wide enough to read where the output is a file; a terminal knows its width.
+  out = console.Console(highlight=False, markup=False)
+  if not out.is_terminal:
+    out = console.Console(highlight=False, markup=False, width=100)
+  out.print(shown)
+  out.print(
+    'Higher is better; + where the good translation scores higher than the '
+    'bad one, - where not.\n'
+  )
+  for name, values in scores.items():
+    out.print(verdict(name, values, items))
+  out.print(
+    'These pairs illustrate; how well a metric agrees with people is measured '
+    'by `t5score correlate`.\n'
+  )
+  out.print(_NEXT, end='')
