@@ -31,6 +31,7 @@ LEVELS: dict[int, list[str]] = {
     'data.files data.tables data.records data.vocab',
     'nn.layers',
     'objectives',
+    'buckets compilation_cache',
     'training.partitioning training.optimizers',
   ],
   1: [
@@ -56,6 +57,7 @@ LEVELS: dict[int, list[str]] = {
   5: ['training.evaluators'],
   6: ['commands.score commands.train commands.correlate commands.demo'],
   7: ['cli'],
+  8: ['__main__'],
 }
 
 # Imports that go up a level on purpose: importer, imported, why.
