@@ -3,8 +3,8 @@
 Layout, as published in its `resulting_data` folder, which is the one to name:
 
     LANG/score.csv        id,model,focus,coverage (normalized scores)
-    LANG/gold/ID          the reference, one sentence a line; ID may have leading
-                          zeros that the table lacks
+    LANG/gold/ID          the reference, one sentence a line; ID may have
+                          leading zeros that the table lacks
     LANG/pred_MODEL/ID    the summary of a model, BERT or PG
 
 Each reference has two summaries, one pair. Tasks and mixtures: `judged` says,
