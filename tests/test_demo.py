@@ -1,0 +1,65 @@
+"""`t5score demo` on a small random model."""
+
+import numpy as np
+import pytest
+
+from t5score_jax import cli
+from t5score_jax.commands import demo
+from t5score_jax.metrics import base, t5score
+
+
+def test_sentences():
+  items = demo.read_items()
+  assert 10 <= len(items) <= 15
+  for item in items:
+    assert len({item.reference, item.better, item.worse}) == 3
+  # Some bad translations must be hard: nearer to the reference by characters.
+  values = demo.score_items(base.load_metric('chrf'), items)
+  hard = (values[:, 1] > values[:, 0]).mean()
+  assert 0.25 < hard < 0.75
+
+
+def test_it_runs(random_bundle, capsys):
+  assert cli.main(['demo', '-m', str(random_bundle)]) == 0
+  shown = capsys.readouterr().out
+  assert 'random prefers the good translation in' in shown
+  assert 'chrF prefers the good translation in' in shown
+  assert 't5score score -r references.txt' in shown
+  for item in demo.read_items():
+    assert f'{item.reference[:30]}' in shown
+
+
+def test_scores_are_those_of_score(random_bundle):
+  items = demo.read_items()[:3]
+  metric = t5score.Metric(str(random_bundle))
+  values = demo.score_items(metric, items)
+  for item, row in zip(items, values, strict=True):
+    alone = metric.score([item.better, item.worse], [item.reference] * 2)
+    np.testing.assert_allclose(row, alone.values, atol=1e-5)
+
+
+def test_verdict_counts_ties_as_misses():
+  items = [demo.Item('r', 'b', 'w', error) for error in ('x', 'y', 'z')]
+  values = np.array([[1.0, 0.0], [0.5, 0.5], [0.0, 1.0]])
+  assert demo.verdict('m', values, items) == (
+    'm prefers the good translation in 1 of 3 pairs; not in 2 (y), 3 (z).'
+  )
+  assert demo.verdict('m', values[:1], items[:1]) == (
+    'm prefers the good translation in 1 of 1 pairs.'
+  )
+
+
+def test_a_missing_model_is_one_line(capsys):
+  assert cli.main(['demo', '-m', 'absent']) == 1
+  err = capsys.readouterr().err
+  assert err.startswith("t5score demo: no model 'absent'")
+  assert err.count('\n') == 1
+
+
+def test_the_embedded_model_ranks_good_over_bad(capsys):
+  if 't5score-tiny' not in t5score.embedded_models():
+    pytest.skip('t5score-tiny is not there yet')
+  items = demo.read_items()
+  values = demo.score_items(t5score.Metric(), items)
+  assert (values[:, 0] > values[:, 1]).sum() > len(items) / 2
+  assert cli.main(['demo']) == 0
