@@ -45,6 +45,8 @@ _BASE = [
 # TensorFlow feeds the training data only; nothing that scores imports it.
 _TRAIN = [
   'clu>=0.0.12',
+  # Imported by tensorflow-datasets, which does not require it.
+  'importlib_resources>=6.0',
   'matplotlib>=3.8',
   'seqio>=0.0.20',
   'tensorboard>=2.16',
