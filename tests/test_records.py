@@ -15,6 +15,7 @@ from hypothesis import strategies
 from t5score_jax.data import records, tables
 from t5score_jax.data.records import RecordError, Segment
 
+
 @pytest.fixture
 def folder(tmp_path, monkeypatch):
   monkeypatch.chdir(tmp_path)
