@@ -22,6 +22,23 @@ SMALL_ROWS = 8
 
 
 @dataclasses.dataclass(frozen=True)
+class Costs:
+  """What work costs, all in one unit, for example seconds.
+
+  Attributes:
+    encoder_token: computing a token of an input.
+    decoder_token: computing a token of a target.
+    encoder: compiling the encoder for one more shape.
+    decoder: compiling the decoder for one more shape.
+  """
+
+  encoder_token: float
+  decoder_token: float
+  encoder: float
+  decoder: float
+
+
+@dataclasses.dataclass(frozen=True)
 class Batch:
   """Targets that are decoded together.
 
@@ -75,17 +92,18 @@ def ladder(max_length: int) -> tuple[int, ...]:
 
 def choose_rungs(
   weights: Mapping[int, float],
-  compile_cost: float,
+  program_cost: float,
   ready: Collection[int] = (),
 ) -> tuple[int, ...]:
   """Chooses the rungs to use: least padding plus compilation.
 
-  Minimises sum over items of (rung used) plus compile_cost for every chosen
-  rung that is not ready, exactly, by dynamic programming over the ladder.
+  Minimises sum over needed rungs of weight times (rung used) plus
+  program_cost for every chosen rung that is not ready, exactly, by dynamic
+  programming over the ladder.
 
   Args:
-    weights: for each rung, the number of items whose length needs it.
-    compile_cost: cost of one more rung, in tokens computed.
+    weights: for each needed rung, what a token of all items that need it costs.
+    program_cost: cost of one more rung, in the same unit.
     ready: rungs that cost nothing because they are compiled already.
 
   Returns:
@@ -93,15 +111,15 @@ def choose_rungs(
   """
   longest = max(weights)
   rungs = sorted({*weights, *ready})
-  cost_of = [0.0 if r in ready else compile_cost for r in rungs]
+  cost_of = [0.0 if r in ready else program_cost for r in rungs]
   # best[j]: least cost of all items up to rungs[j] with rungs[j] chosen.
   best: list[float] = []
   before: list[int] = []
   for j, rung in enumerate(rungs):
     options = []
     for i in range(-1, j):
-      items = sum(weights.get(r, 0) for r in rungs[i + 1 : j + 1])
-      options.append((best[i] if i >= 0 else 0.0) + items * rung)
+      weight = sum(weights.get(r, 0) for r in rungs[i + 1 : j + 1])
+      options.append((best[i] if i >= 0 else 0.0) + weight * rung)
     choice = int(np.argmin(options))
     best.append(options[choice] + cost_of[j])
     before.append(choice - 1)
@@ -121,11 +139,16 @@ def plan(
   *,
   max_length: int,
   batch_tokens: int,
-  compile_cost: float,
+  costs: Costs,
   row_multiple: int = 1,
   ready: Collection[tuple[int, ...]] = (),
 ) -> list[Pool]:
   """Arranges pairs into pools of inputs and batches of targets.
+
+  Texts that belong together are often of like length, and then one rung for an
+  input and all its targets saves programs; a document and its summary are not,
+  and then rungs of their own save padding. Both ways are planned, and the one
+  of less cost is taken.
 
   Args:
     input_of_pair: int [P], the input of each pair.
@@ -134,7 +157,7 @@ def plan(
     max_length: the last rung.
     batch_tokens: tokens a batch, padding included: rows times the longer of
       input and target.
-    compile_cost: cost of compiling one shape, in tokens computed.
+    costs: what is weighed against what.
     row_multiple: rows are a multiple of this (the number of devices).
     ready: shapes (see ``Pool.shapes``) that are compiled already.
 
@@ -144,65 +167,151 @@ def plan(
   if len(input_of_pair) == 0:
     return []
   rungs = np.asarray(ladder(max_length))
-  need_in = rungs[np.searchsorted(rungs, input_lengths)]
-  need_out = rungs[np.searchsorted(rungs, target_lengths)]
-
-  def rows_for(length: int, items: int) -> int:
-    rows = max(1, batch_tokens // length)
-    if items <= SMALL_ROWS:
-      rows = min(rows, SMALL_ROWS)
-    return -(-rows // row_multiple) * row_multiple
-
-  items = len(input_of_pair)
-  ready_in = {
-    s[1] for s in ready if len(s) == 2 and s[0] == rows_for(s[1], items)
-  }
-  # A rung for inputs costs an encoder and at least one decoder.
-  rungs_in = np.asarray(
-    choose_rungs(_counts(need_in), 2 * compile_cost, ready_in)
+  problem = _Problem(
+    input_of_pair,
+    target_lengths,
+    rungs[np.searchsorted(rungs, input_lengths)],
+    rungs[np.searchsorted(rungs, target_lengths)],
+    batch_tokens,
+    costs,
+    row_multiple,
+    frozenset(ready),
   )
-  length_in = rungs_in[np.searchsorted(rungs_in, need_in)]
-  # Inputs whose targets are of like length share a pool.
-  reach = np.zeros(len(input_lengths), np.int64)
-  np.maximum.at(reach, input_of_pair, need_out)
-  order = np.lexsort((-reach, -length_in))
-  pools: list[tuple[int, np.ndarray]] = []
-  pool_length = np.zeros(len(input_lengths), np.int64)
-  start = 0
-  while start < len(order):
-    length = int(length_in[order[start]])
-    inputs = order[start : start + rows_for(length, items)]
-    pool_length[inputs] = length
-    pools.append((length, inputs))
-    start += len(inputs)
+  plans = [problem.solve(shared_rungs=shared) for shared in (True, False)]
+  return min(plans, key=problem.cost_of)
 
-  pairs_of = _group(input_of_pair, np.arange(items))
-  planned = []
-  rungs_out: dict[int, np.ndarray] = {}
-  for length, inputs in pools:
 
-    def rows_out(rung: int, length: int = length) -> int:
-      return rows_for(max(rung, length), items)
+class _Problem:
+  """What `plan` is given, with lengths rounded up to the ladder's rungs."""
 
-    pool_rows = rows_for(length, items)
-    if length not in rungs_out:
-      ready_out = {
-        s[3]
-        for s in ready
-        if len(s) == 4 and s == (pool_rows, length, rows_out(s[3]), s[3])
-      }
-      counts = _counts(need_out[pool_length[input_of_pair] == length])
-      rungs_out[length] = np.asarray(
-        choose_rungs(counts, compile_cost, ready_out)
-      )
-    batches = _batches(
-      [pairs_of[int(i)] for i in inputs],
-      target_lengths,
-      rungs_out[length],
-      rows_out,
+  def __init__(
+    self,
+    input_of_pair: np.ndarray,
+    target_lengths: np.ndarray,
+    need_in: np.ndarray,
+    need_out: np.ndarray,
+    batch_tokens: int,
+    costs: Costs,
+    row_multiple: int,
+    ready: frozenset[tuple[int, ...]],
+  ):
+    self.input_of_pair = input_of_pair
+    self.target_lengths = target_lengths
+    self.need_in = need_in
+    self.need_out = need_out
+    self.batch_tokens = batch_tokens
+    self.costs = costs
+    self.row_multiple = row_multiple
+    self.ready = ready
+    items = len(input_of_pair)
+    self.pairs_of = _group(input_of_pair, np.arange(items))
+    self.targets = np.bincount(input_of_pair, minlength=len(need_in))
+    # The longest target of each input.
+    self.reach = np.zeros(len(need_in), np.int64)
+    np.maximum.at(self.reach, input_of_pair, need_out)
+
+  def rows_for(self, length: int) -> int:
+    rows = max(1, self.batch_tokens // length)
+    if len(self.input_of_pair) <= SMALL_ROWS:
+      rows = min(rows, SMALL_ROWS)
+    return -(-rows // self.row_multiple) * self.row_multiple
+
+  def cost_of(self, pools: Sequence[Pool]) -> float:
+    """Of computing the pools, and of compiling what they need."""
+    costs = self.costs
+    total = 0.0
+    for pool in pools:
+      total += costs.encoder_token * pool.rows * pool.length
+      for batch in pool.batches:
+        total += costs.decoder_token * batch.rows * batch.length
+    shapes = {s for pool in pools for s in pool.shapes} - self.ready
+    for shape in shapes:
+      total += costs.encoder if len(shape) == 2 else costs.decoder
+    return total
+
+  def solve(self, shared_rungs: bool) -> list[Pool]:
+    """Plans with one rung for inputs and their targets, or with two."""
+    costs = self.costs
+    need = (
+      np.maximum(self.need_in, self.reach) if shared_rungs else self.need_in
     )
-    planned.append(Pool(inputs, pool_rows, length, batches))
-  return planned
+    weights = np.full(len(need), costs.encoder_token)
+    if shared_rungs:
+      weights += self.targets * costs.decoder_token
+    ready = {
+      s[1] for s in self.ready if len(s) == 2 and s[0] == self.rows_for(s[1])
+    }
+    # A rung for inputs needs an encoder and at least one decoder.
+    chosen = choose_rungs(
+      _sums(need, weights), costs.encoder + costs.decoder, ready
+    )
+    rung_of = np.asarray(chosen)[np.searchsorted(chosen, need)]
+    pools: list[Pool] = []
+    for length in reversed(chosen):
+      # Inputs whose targets are of like length share a pool.
+      inputs = np.flatnonzero(rung_of == length)
+      inputs = inputs[np.argsort(-self.reach[inputs], kind='stable')]
+      if len(inputs):
+        pools += self._pools(inputs, length)
+    return pools
+
+  def _pools(self, inputs: np.ndarray, length: int) -> list[Pool]:
+    """Cuts inputs of one rung into pools."""
+    rows = self.rows_for(length)
+
+    def rows_out(rung: int) -> int:
+      return self.rows_for(max(rung, length))
+
+    of_rung = np.zeros(len(self.need_in), bool)
+    of_rung[inputs] = True
+    needed = self.need_out[of_rung[self.input_of_pair]]
+    ready = {
+      s[3]
+      for s in self.ready
+      if len(s) == 4 and s == (rows, length, rows_out(s[3]), s[3])
+    }
+    rungs = np.asarray(
+      choose_rungs(
+        _sums(needed, np.full(len(needed), self.costs.decoder_token)),
+        self.costs.decoder,
+        ready,
+      )
+    )
+    pools = []
+    while len(inputs):
+      rung = int(rungs[np.searchsorted(rungs, self.reach[inputs[0]])])
+      stop = self._cut(inputs, rows, length, rows_out(rung), rung)
+      pairs = [self.pairs_of[int(i)] for i in inputs[:stop]]
+      batches = _batches(pairs, self.target_lengths, rungs, rows_out)
+      pools.append(Pool(inputs[:stop], rows, length, batches))
+      inputs = inputs[stop:]
+    return pools
+
+  def _cut(
+    self, inputs: np.ndarray, rows: int, length: int, rows_out: int, rung: int
+  ) -> int:
+    """How many of the inputs to pool: so many that their batches are full.
+
+    With 1.1 targets an input, a pool of 80 inputs has 88 targets, and eight of
+    these would be computed as a batch of 80. It is better to leave a few rows
+    of the encoder empty.
+    """
+    most = min(rows, len(inputs))
+    if most == len(inputs):
+      return most
+    pairs = np.cumsum(self.targets[inputs[:most]])
+
+    def use(count: int) -> float:
+      """Needed tokens a unit of cost."""
+      batches = -(-int(pairs[count - 1]) // rows_out)
+      per_input = self.costs.encoder_token * length
+      per_target = self.costs.decoder_token * rung
+      gain = per_input * count + per_target * pairs[count - 1]
+      return gain / (per_input * rows + per_target * rows_out * batches)
+
+    full = int(pairs[-1]) // rows_out * rows_out
+    fewer = int(np.searchsorted(pairs, full, side='right'))
+    return max({max(1, fewer), most}, key=lambda n: (use(n), n))
 
 
 def _batches(
@@ -230,9 +339,11 @@ def _batches(
   return tuple(batches)
 
 
-def _counts(values: np.ndarray) -> dict[int, float]:
-  rungs, counts = np.unique(values, return_counts=True)
-  return {int(r): float(c) for r, c in zip(rungs, counts, strict=True)}
+def _sums(keys: np.ndarray, values: np.ndarray) -> dict[int, float]:
+  """Sums values by key."""
+  unique, places = np.unique(keys, return_inverse=True)
+  sums = np.bincount(places, values)
+  return {int(k): float(v) for k, v in zip(unique, sums, strict=True)}
 
 
 def _group(keys: np.ndarray, values: np.ndarray) -> dict[int, np.ndarray]:

@@ -28,6 +28,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from t5score_jax import buckets, compilation_cache, models, objectives
 from t5score_jax.checkpoints.bundle import Bundle
 from t5score_jax.data.vocab import encode_batch_for_model
+from t5score_jax.nn.t5 import T5Config
 
 DTYPES = ('float32', 'bfloat16')
 
@@ -38,8 +39,10 @@ Progress = Callable[[int, int], None]
 # The paper truncates at 1,024 tokens.
 DEFAULT_MAX_LENGTH = 1024
 
-# Tokens a batch. A core's cache is small, an accelerator wants to be filled.
-_BATCH_TOKENS = {'cpu': 4096}
+# Tokens a batch. A batch of few tokens leaves little room for padding, and one
+# core needs no more to work at full speed; an accelerator wants to be filled.
+_BATCH_TOKENS_A_CORE = 1024
+_MOST_CPU_BATCH_TOKENS = 16384
 _ACCELERATOR_BATCH_TOKENS = 32768
 
 # Logits held at a time. Those of a CPU should stay in its cache.
@@ -83,7 +86,8 @@ class Scorer:
     max_length: tokens a text, ``</s>`` included; the rest is cut. Default: the
       bundle's setting, else 1024.
     batch_tokens: tokens a batch on one device, padding included. Bounds
-      memory, does not change scores. Default: 4096 on a CPU, else 32768.
+      memory, does not change scores. Default: 1024 a core on a CPU (at most
+      16384), else 32768.
     dtype: of the computation, 'float32' (full precision also where the
       hardware would round products) or 'bfloat16'.
     devices: default all local devices.
@@ -115,9 +119,7 @@ class Scorer:
     devices = list(devices or jax.local_devices())
     platform = devices[0].platform
     self.max_length = max_length
-    self.batch_tokens = batch_tokens or _BATCH_TOKENS.get(
-      platform, _ACCELERATOR_BATCH_TOKENS
-    )
+    self.batch_tokens = batch_tokens or _default_batch_tokens(platform)
     self.dtype = dtype
     self._vocabulary = bundle.vocabulary
     self._config = dataclasses.replace(bundle.config, dtype=dtype)
@@ -129,7 +131,7 @@ class Scorer:
     self._block_elements = len(devices) * _BLOCK_ELEMENTS.get(
       platform, objectives.DEFAULT_BLOCK_ELEMENTS
     )
-    self._compile_cost = _compile_cost(bundle.config, platform)
+    self._costs = _costs(bundle.config, platform)
     self._programs: dict[tuple[int, ...], Callable[..., jax.Array]] = {}
     self._lock = threading.Lock()
 
@@ -236,7 +238,7 @@ class Scorer:
       window.target_lengths,
       max_length=self.max_length,
       batch_tokens=self.batch_tokens * self._devices,
-      compile_cost=self._compile_cost,
+      costs=self._costs,
       row_multiple=self._devices,
       ready=self._programs,
     )
@@ -277,7 +279,7 @@ class Scorer:
     # The shapes with the most work first: while they run, others compile.
     waiting = sorted(by_shapes, key=lambda shapes: -len(by_shapes[shapes]))
     with concurrent.futures.ThreadPoolExecutor(
-      max_workers=max(1, min(4, os.cpu_count() or 1)),
+      max_workers=min(4, _cores()),
       thread_name_prefix='t5score-compile',
     ) as executor:
       try:
@@ -371,17 +373,41 @@ def _padded(texts: Sequence[np.ndarray], rows: int, length: int) -> np.ndarray:
   return tokens
 
 
-def _compile_cost(config, platform: str) -> float:
-  """About how many tokens could be computed while one shape compiles.
+def _default_batch_tokens(platform: str) -> int:
+  if platform != 'cpu':
+    return _ACCELERATOR_BATCH_TOKENS
+  return min(_BATCH_TOKENS_A_CORE * _cores(), _MOST_CPU_BATCH_TOKENS)
+
+
+def _cores() -> int:
+  """Those that this process may use, where the system tells."""
+  if hasattr(os, 'sched_getaffinity'):
+    return len(os.sched_getaffinity(0))
+  return os.cpu_count() or 1
+
+
+def _costs(config: T5Config, platform: str) -> buckets.Costs:
+  """About how many seconds computing and compiling take.
 
   A rough model is enough: it only decides between a little more padding and
-  one more program.
+  one more program. Its constants were measured on two cores of a server.
   """
-  layers = 1 if config.scan_layers else config.num_encoder_layers
-  seconds = 1.0 + 0.3 * layers
-  depth = config.num_encoder_layers + config.num_decoder_layers
-  width = config.emb_dim * (4 * config.num_heads * config.head_dim)
-  width += 3 * config.emb_dim * config.mlp_dim
-  flops = depth * width + 2 * config.emb_dim * config.vocab_size
-  rate = 4e10 if platform == 'cpu' else 3e13
-  return seconds * rate / flops
+  joined = config.num_heads * config.head_dim
+  attention = 4 * config.emb_dim * joined
+  mlp = (len(config.mlp_activations) + 1) * config.emb_dim * config.mlp_dim
+  encoder = config.num_encoder_layers * (attention + mlp)
+  decoder = config.num_decoder_layers * (2 * attention + mlp)
+  decoder += config.emb_dim * config.vocab_size
+  on_cpu = platform == 'cpu'
+  # Multiplications and additions a second.
+  rate = 3e10 * min(_cores(), 8) if on_cpu else 1.5e13
+  depths = [config.num_encoder_layers, config.num_decoder_layers]
+  if config.scan_layers:
+    depths = [1, 1]
+  slower = 1.0 if on_cpu else 3.0
+  return buckets.Costs(
+    encoder_token=encoder / rate,
+    decoder_token=decoder / rate,
+    encoder=slower * (0.2 + 0.1 * depths[0]),
+    decoder=slower * (0.25 + 0.2 * depths[1]),
+  )

@@ -7,6 +7,10 @@ from hypothesis import strategies as st
 
 from t5score_jax import buckets
 
+# Seconds, as of a small model on two cores.
+COSTS = buckets.Costs(1e-5, 3e-5, 0.4, 0.65)
+FREE_PROGRAMS = buckets.Costs(1e-5, 3e-5, 0.0, 0.0)
+
 
 @pytest.mark.parametrize('max_length', [2, 16, 17, 64, 1000, 1024, 5000])
 def test_ladder_ends_at_max_length_and_steps_are_small(max_length):
@@ -66,7 +70,7 @@ def _problems(draw):
   problem=_problems(),
   tokens=st.integers(1, 3000),
   multiple=st.sampled_from([1, 3, 8]),
-  cost=st.sampled_from([0.0, 300.0, 1e9]),
+  cost=st.sampled_from([0.0, 0.01, 1e9]),
 )
 @settings(max_examples=200, deadline=None)
 def test_plan_holds_everything_once_and_fits(problem, tokens, multiple, cost):
@@ -77,7 +81,7 @@ def test_plan_holds_everything_once_and_fits(problem, tokens, multiple, cost):
     target_lengths,
     max_length=200,
     batch_tokens=tokens,
-    compile_cost=cost,
+    costs=buckets.Costs(1e-5, 3e-5, cost, cost),
     row_multiple=multiple,
   )
   seen_inputs = [i for pool in pools for i in pool.inputs]
@@ -107,7 +111,7 @@ def test_many_hypotheses_of_an_input_share_its_encoding():
     np.full(40, 20),
     max_length=64,
     batch_tokens=240,
-    compile_cost=0,
+    costs=FREE_PROGRAMS,
   )
   assert [len(pool.inputs) for pool in pools] == [4]
   assert [len(batch.pairs) for batch in pools[0].batches] == [10] * 4
@@ -122,13 +126,61 @@ def test_padding_is_bounded_on_many_texts():
     lengths,
     max_length=1024,
     batch_tokens=4096,
-    compile_cost=0,
+    costs=FREE_PROGRAMS,
   )
   computed = sum(pool.rows * pool.length for pool in pools)
   decoded = sum(b.rows * b.length for pool in pools for b in pool.batches)
   # Half an octave between rungs costs about a fifth on average.
   assert computed < 1.35 * lengths.sum()
   assert decoded < 1.35 * lengths.sum()
+
+
+def test_batches_of_a_pool_are_full():
+  """1.1 targets an input must not cost two batches a pool."""
+  rng = np.random.default_rng(0)
+  of_pair = np.concatenate([np.arange(2000), rng.integers(2000, size=200)])
+  pools = buckets.plan(
+    of_pair,
+    np.full(2000, 32),
+    np.full(2200, 32),
+    max_length=64,
+    batch_tokens=1024,
+    costs=COSTS,
+  )
+  assert sum(len(pool.batches) for pool in pools) < 1.1 * 2200 / 32
+  assert len(pools) < 1.2 * 2000 / 32
+
+
+def test_documents_and_summaries_have_rungs_of_their_own():
+  documents, summaries = np.full(500, 500), np.full(500, 40)
+  pools = buckets.plan(
+    np.arange(1000),
+    np.concatenate([documents, summaries]),
+    np.concatenate([summaries, documents]),
+    max_length=512,
+    batch_tokens=4096,
+    costs=COSTS,
+  )
+  shapes = {s for pool in pools for s in pool.shapes if len(s) == 4}
+  assert {(s[1], s[3]) for s in shapes} == {(512, 48), (48, 512)}
+
+
+def test_texts_of_like_length_share_a_rung():
+  rng = np.random.default_rng(0)
+  lengths = np.clip(rng.lognormal(3.4, 0.4, 1000), 1, 100).astype(int)
+  near = np.maximum(lengths + rng.integers(-5, 6, size=1000), 1)
+  pools = buckets.plan(
+    np.arange(1000),
+    lengths,
+    near,
+    max_length=256,
+    batch_tokens=2048,
+    costs=COSTS,
+  )
+  shapes = {s for pool in pools for s in pool.shapes}
+  assert len(shapes) <= 6
+  decoded = sum(b.rows * b.length for pool in pools for b in pool.batches)
+  assert decoded < 2 * near.sum()
 
 
 def test_compiled_shapes_are_used_again():
@@ -140,7 +192,7 @@ def test_compiled_shapes_are_used_again():
       one,
       max_length=256,
       batch_tokens=4096,
-      compile_cost=1e4,
+      costs=COSTS,
       ready=ready,
     )
     return pools[0].shapes
