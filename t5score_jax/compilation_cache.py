@@ -40,7 +40,8 @@ def enable() -> None:
   """Switches JAX's cache on unless the user has set one up or forbidden it."""
   import jax
 
-  if jax.config.jax_compilation_cache_dir is not None:
+  # Made when JAX starts, so that type checkers don't know it.
+  if getattr(jax.config, 'jax_compilation_cache_dir', None) is not None:
     return
   path = folder()
   if path is None or not _writable(path):

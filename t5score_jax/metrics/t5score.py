@@ -178,15 +178,17 @@ class Metric(base.Metric):
       base.require_sources(segments, self.name)
       prefix = 'source_' if self.direction == 'ref_src' else ''
       contexts[prefix] = [(segment.source or '',) for segment in segments]
-    several = max((len(s.references) for s in segments), default=0) > 1
+    several = (
+      max((len(t) for ts in contexts.values() for t in ts), default=0) > 1
+    )
     if self.token_log_probs and several and self.reference_rule == 'mean':
       raise ValueError(
         'token log-probabilities are those of one reference: with several '
         "references use reference_rule 'max'"
       )
-    sides = ('precision', 'recall')
+    sides = ['precision', 'recall']
     if self.direction in sides:
-      sides = (self.direction,)
+      sides = [self.direction]
 
     # All directions in one call, so that a text is read once for all of them.
     pairs: list[scoring.Pair] = []
@@ -210,15 +212,17 @@ class Metric(base.Metric):
         if self.reference_rule == 'max':
           components[name] = np.take_along_axis(value, best, 1)[:, 0]
         else:
-          components[name] = np.nanmean(value, axis=1, dtype=np.float64)
+          components[name] = np.asarray(
+            np.nanmean(value, axis=1, dtype=np.float64)
+          )
         if found.token_log_probs is not None:
           chosen = np.take_along_axis(places, best, 1)[:, 0]
           tokens[name] = [found.token_log_probs[i] for i in chosen]
-    values = np.zeros(0)
+    means = np.zeros(0)
     if components:
-      values = np.mean(list(components.values()), axis=0, dtype=np.float64)
+      means = np.mean(list(components.values()), axis=0, dtype=np.float64)
     return Scores(
-      values=values.astype(np.float32),
+      values=means.astype(np.float32),
       signature=self._sign_with(observed),
       components={
         name: value.astype(np.float32)
