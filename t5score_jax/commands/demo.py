@@ -46,12 +46,14 @@ class Item:
     better: Says it in other words.
     worse: Does not.
     error: What is wrong with `worse`, in a word or two.
+    hard: Whether `worse` keeps nearly all words and changes the meaning.
   """
 
   reference: str
   better: str
   worse: str
   error: str
+  hard: bool
 
 
 def read_items() -> list[Item]:
@@ -114,20 +116,25 @@ def verdict(name: str, values: np.ndarray, items: Sequence[Item]) -> str:
   """Says how many pairs a metric gets right, and which it doesn't.
 
   A tie is not right.
+
+  Args:
+    name: The metric.
+    values: [N, 2], from `score_items`.
+    items: N items.
   """
   right = values[:, 0] > values[:, 1]
+  hard = np.array([item.hard for item in items])
   text = (
-    f'{name} prefers the good translation in {right.sum()} of {len(items)} '
+    f'{name} prefers the good translation in {right[~hard].sum()} of '
+    f'{(~hard).sum()} ordinary and {right[hard].sum()} of {hard.sum()} hard '
     'pairs'
   )
-  if right.all():
-    return f'{text}.'
   missed = [
     f'{n} ({item.error})'
     for n, (item, good) in enumerate(zip(items, right, strict=True), 1)
     if not good
   ]
-  return f'{text}; not in {", ".join(missed)}.'
+  return f'{text}; not in {", ".join(missed)}.' if missed else f'{text}.'
 
 
 def _print(items: Sequence[Item], scores: dict[str, np.ndarray]) -> None:
@@ -158,7 +165,8 @@ def _print(items: Sequence[Item], scores: dict[str, np.ndarray]) -> None:
   out.print(shown)
   out.print(
     'Higher is better; + where the good translation scores higher than the '
-    'bad one, - where not.\n'
+    'bad one, - where not. In the hard pairs, which stand last, the bad one '
+    'keeps nearly all words of the reference and says something else.\n'
   )
   for name, values in scores.items():
     out.print(verdict(name, values, items))

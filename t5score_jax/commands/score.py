@@ -442,7 +442,7 @@ def write_scores(
   if format == 'text':
     files.write_lines(path, (str(value) for value in scores.values))
   elif format == 'tsv':
-    values = {'score': scores.values, **scores.components}
+    values: dict[str, Any] = {'score': scores.values, **scores.components}
     records.write_records(
       path, segments, format='tsv', values=values, fields=_IDS
     )
