@@ -66,8 +66,8 @@ lint: $(dev)
 	$(python) -m ruff check .
 	$(python) -m ruff format --check .
 	@rm -rf build/types && mkdir -p build/types/t5score_jax
-	@ln -s ../../../t5score_jax/* ../../../tasks ../../../gin_configs \
-	  build/types/t5score_jax
+	@cd build/types/t5score_jax && \
+	  ln -s ../../../t5score_jax/* ../../../tasks ../../../gin_configs .
 	cd build/types && $(abspath $(python)) -m mypy \
 	  --config-file ../../pyproject.toml t5score_jax ../../scripts
 
