@@ -56,7 +56,10 @@ LEVELS: dict[int, list[str]] = {
     ' metrics.rouge',
   ],
   5: ['training.evaluators'],
-  6: ['commands.score commands.train commands.correlate commands.demo'],
+  6: [
+    'commands._score_output commands.score commands.train commands.correlate'
+    ' commands.demo',
+  ],
   7: ['cli'],
   8: ['__main__'],
 }

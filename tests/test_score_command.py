@@ -12,7 +12,7 @@ import pytest
 
 import t5score_jax
 from t5score_jax import cli, scoring
-from t5score_jax.commands import score
+from t5score_jax.commands import _score_output, score
 from t5score_jax.data import records
 from t5score_jax.metrics import base, t5score
 
@@ -396,7 +396,7 @@ class _Terminal(io.StringIO):
 
 def test_progress_on_a_terminal_only(run, random_bundle, monkeypatch):
   files = ['-r', 'ref.txt', '-t', 'A.txt', '-o', 'out.jsonl']
-  monkeypatch.setattr(score, '_LONG_WORK', 0.0)
+  monkeypatch.setattr(_score_output, '_LONG_WORK', 0.0)
   monkeypatch.setattr(scoring, '_WINDOW', 1)
   monkeypatch.setenv('TERM', 'xterm')
   for stream, quiet, wanted in (

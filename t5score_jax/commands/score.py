@@ -1,30 +1,28 @@
 """`t5score score`: files of texts to scores, a line a segment, and a summary.
 
-Reads segments, loads the metric that the name means, writes what it says. How
-a metric scores is in `metrics/`; nothing here imports JAX unless a model is
-loaded.
+Reads segments and loads the metric that the name means. How a metric scores is
+in `metrics/`, what is written in `_score_output.py`; nothing here imports JAX
+unless a model is loaded.
 """
 
 from __future__ import annotations
 
 import argparse
 import ast
-import json
 import os
 import sys
-import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
-from t5score_jax.data import files, records, tables
+from t5score_jax.commands import _score_output
+from t5score_jax.data import records, tables
 from t5score_jax.data.records import Segment
 from t5score_jax.metrics import base
 
 SUMMARY = 'score texts with T5Score, BLEU, chrF, TER or ROUGE'
 
 DEFAULT_MODEL = 't5score-tiny'
-FORMATS = ('jsonl', 'tsv', 'text')
 # Those of metrics/t5score.py and scoring.py, whose import takes a second; a
 # test compares them.
 DIRECTIONS = ('f', 'precision', 'recall', 'source', 'ref_src')
@@ -41,9 +39,6 @@ _MODEL_OPTIONS = {
   'remove_chinese_spaces': '--remove-chinese-spaces',
   'token_log_probs': '--tokens',
 }
-_IDS = ('system', 'document', 'segment', 'language_pair')
-# A progress bar appears when work has gone on for so many seconds.
-_LONG_WORK = 1.0
 
 _DESCRIPTION = """
 Scores texts and writes a line for each, in the order of the input. Higher is
@@ -100,7 +95,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
   output = parser.add_argument_group('output')
   output.add_argument(
     '--format',
-    choices=FORMATS,
+    choices=_score_output.FORMATS,
     help='jsonl and tsv: ids, score and what it is made of; text: the score '
     "alone (default: by OUT's name, else jsonl)",
   )
@@ -240,12 +235,14 @@ def run(args: argparse.Namespace) -> int:
     _check_writable(args.output)
     segments = read_segments(args)
     metric = load(args.model, options)
-    with _Progress(metric, args.quiet):
+    with _score_output.Progress(metric, args.quiet):
       scores = metric.score_segments(segments)
-    write_scores(args.output, segments, scores, format)
+    _score_output.write_scores(args.output, segments, scores, format)
     if not args.quiet:
       stream = sys.stderr if args.output == '-' else sys.stdout
-      stream.write(summary(segments, scores, args.bootstrap, args.seed))
+      stream.write(
+        _score_output.summary(segments, scores, args.bootstrap, args.seed)
+      )
   except UsageError as error:
     print(f't5score score: {error}', file=sys.stderr)
     return 2
@@ -330,7 +327,7 @@ def read_segments(args: argparse.Namespace) -> list[Segment]:
 
   Raises:
     UsageError: The arguments contradict each other.
-    files.RecordError: Something in a file is not as it must be.
+    records.RecordError: Something in a file is not as it must be.
     OSError: A file can't be read.
   """
   parallel = bool(args.hypotheses or args.references or args.source)
@@ -421,146 +418,3 @@ def load(name: str, options: dict[str, Any]) -> base.Metric:
     raise FileNotFoundError(
       f'{error}. Metrics without a model: {", ".join(others)}'
     ) from error
-
-
-def write_scores(
-  path: str, segments: Sequence[Segment], scores: base.Scores, format: str
-) -> None:
-  """Writes a line for each segment, in order.
-
-  Args:
-    path: Where; `-` is standard output, `.gz` is compressed.
-    segments: N segments.
-    scores: Their scores.
-    format: One of `FORMATS`. 'jsonl' and 'tsv' have the ids that the segments
-      have, `score`, and the components; numbers have the digits of float32.
-
-  Raises:
-    files.RecordError: An id can't be written.
-    OSError: The file can't be written.
-  """
-  if format == 'text':
-    files.write_lines(path, (str(value) for value in scores.values))
-  elif format == 'tsv':
-    values: dict[str, Any] = {'score': scores.values, **scores.components}
-    records.write_records(
-      path, segments, format='tsv', values=values, fields=_IDS
-    )
-  else:
-    rows = _rows(segments, scores)
-    files.write_lines(path, (json.dumps(r, ensure_ascii=False) for r in rows))
-
-
-def _rows(
-  segments: Sequence[Segment], scores: base.Scores
-) -> Iterator[dict[str, Any]]:
-  """What JSONL says of each segment."""
-  tokens = getattr(scores, 'token_log_probs', None) or {}
-  for n, segment in enumerate(segments):
-    row: dict[str, Any] = {
-      name: value
-      for name in _IDS
-      if (value := getattr(segment, name)) is not None
-    }
-    # str() gives a float32 the digits it has; float() alone adds noise.
-    row['score'] = float(str(scores.values[n]))
-    for name, column in scores.components.items():
-      row[name] = float(str(column[n]))
-    if tokens:
-      row['token_log_probs'] = {
-        side: [float(str(value)) for value in column[n]]
-        for side, column in tokens.items()
-      }
-    yield row
-
-
-def summary(
-  segments: Sequence[Segment],
-  scores: base.Scores,
-  resamples: int = base.DEFAULT_RESAMPLES,
-  seed: int = base.DEFAULT_SEED,
-) -> str:
-  """Each system's value, what was cut, and the signature, as lines of text."""
-  lines = []
-  if segments:
-    found = base.system_scores(segments, scores, resamples, seed)
-    rows = [('system', 'language pair', 'segments', 'score', '95% interval')]
-    for entry in found:
-      interval = ''
-      if entry.low is not None:
-        interval = f'[{entry.low:.4f}, {entry.high:.4f}]'
-      rows.append(
-        (
-          entry.system or '(all)',
-          entry.language_pair or '',
-          str(entry.segments),
-          f'{entry.value:.4f}',
-          interval,
-        )
-      )
-    lines = _aligned(rows)
-  else:
-    lines.append('no segments')
-  if scores.truncated:
-    one = scores.truncated == 1
-    lines.append(
-      f'cut: {scores.truncated} {"text was" if one else "texts were"} longer '
-      'than the model reads (length in the signature)'
-    )
-  lines += [f'note: {note}' for note in scores.notes]
-  lines.append(f'signature: {scores.signature}')
-  return '\n'.join(lines) + '\n'
-
-
-def _aligned(rows: Sequence[tuple[str, ...]]) -> list[str]:
-  """Columns side by side, the empty ones left out; numbers to the right."""
-  columns = [column for column in zip(*rows, strict=True) if any(column[1:])]
-  widths = [max(map(len, column)) for column in columns]
-  numbers = ('segments', 'score')
-  return [
-    '  '.join(
-      cell.rjust(width) if column[0] in numbers else cell.ljust(width)
-      for cell, column, width in zip(row, columns, widths, strict=True)
-    ).rstrip()
-    for row in zip(*columns, strict=True)
-  ]
-
-
-class _Progress:
-  """A bar on standard error while a metric that can tell works for long."""
-
-  def __init__(self, metric: base.Metric, quiet: bool):
-    self._metric = metric
-    self._wanted = not quiet and _is_terminal(sys.stderr)
-    self._bar: Any = None
-    self._start = time.monotonic()
-
-  def __enter__(self) -> None:
-    if self._wanted and hasattr(self._metric, 'progress'):
-      self._metric.progress = self._advance
-
-  def __exit__(self, *error: object) -> None:
-    if self._bar is not None:
-      self._bar.stop()
-
-  def _advance(self, done: int, total: int) -> None:
-    if self._bar is None:
-      if time.monotonic() - self._start < _LONG_WORK or done >= total:
-        return
-      from rich import console, progress
-
-      self._bar = progress.Progress(
-        progress.TextColumn('scoring'),
-        progress.BarColumn(),
-        progress.MofNCompleteColumn(),
-        progress.TimeRemainingColumn(),
-        console=console.Console(stderr=True),
-        transient=True,
-      )
-      self._task = self._bar.add_task('', total=total)
-      self._bar.start()
-    self._bar.update(self._task, completed=done, total=total)
-
-
-def _is_terminal(stream: IO[str]) -> bool:
-  return bool(getattr(stream, 'isatty', bool)())
