@@ -64,7 +64,24 @@ step judged "$python" "$scripts/cache_groups.py" "$work/annotated.jsonl" \
   --vocabulary "$work/vocabulary.model" -o "$work/judged" \
   --size 8 --rating mixed --lengths "$lengths"
 step contrastive train t5score_tiny_contrastive.gin contrastive judged generative
-step bundle "$python" "$scripts/export_bundle.py" "$work/contrastive" \
-  -o "$work/t5score-tiny"
-"$python" "$scripts/measure_wmt20.py" "$data" "$work/t5score-tiny" \
-  --scores "$work/scores"
+
+# The stage whose best checkpoint agrees best with people on WMT17 is shipped.
+best() {
+  "$python" -c '
+import json, sys
+lines = [json.loads(line) for line in open(sys.argv[1], encoding="utf-8")]
+print(max(line["wmt17/pearson"] for line in lines if "wmt17/pearson" in line))
+' "$work/$1/metrics.jsonl"
+}
+
+winner=generative
+if awk "BEGIN { exit !($(best contrastive) > $(best generative)) }"; then
+  winner=contrastive
+fi
+for stage in generative contrastive; do
+  step "bundle-$stage" "$python" "$scripts/export_bundle.py" "$work/$stage" \
+    -o "$work/bundles/$stage"
+done
+echo "== best on WMT17: $winner, in $work/bundles/$winner"
+"$python" "$scripts/measure_wmt20.py" "$data" "$work/bundles/generative" \
+  "$work/bundles/contrastive" --scores "$work/scores"
