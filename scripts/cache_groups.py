@@ -150,7 +150,7 @@ def buckets(
       tokens = np.zeros((len(members), 1 + width, length), np.int32)
       values = np.zeros((len(members), width), np.float32)
       mask = np.zeros((len(members), width), np.float32)
-      for row, member in enumerate(members):
+      for row, member in enumerate(members.tolist()):
         for column, ids in enumerate(encoded[member]):
           tokens[row, column, : len(ids)] = ids
         ratings = parts[member][2]

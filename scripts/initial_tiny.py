@@ -114,7 +114,7 @@ def word_embeddings(
 
 def initial_params(
   config: t5.T5Config,
-  vocabulary: vocab.SentencePieceVocabulary,
+  vocabulary: vocab.Vocabulary,
   encoder: pathlib.Path | None,
   share: float,
   seed: int,
@@ -123,6 +123,8 @@ def initial_params(
   weights_rng, copy_rng = jax.random.split(jax.random.key(seed))
   flat = flatten_dict(t5.init_params(config, weights_rng), sep='/')
   if encoder is not None:
+    if not isinstance(vocabulary, vocab.SentencePieceVocabulary):
+      raise ValueError('--encoder needs a SentencePiece vocabulary, not bytes')
     name = 'token_embedder/embedding'
     known = word_embeddings(encoder, vocabulary, config.emb_dim)
     mixed = share**0.5 * known + (1 - share) ** 0.5 * flat[name][: len(known)]

@@ -107,7 +107,7 @@ def metric_scores(
   print(f'scoring {name}: {metric.signature()}', file=sys.stderr, flush=True)
   values = np.asarray(metric.score_segments(segments).values, np.float64)
   if path is not None:
-    keep.mkdir(parents=True, exist_ok=True)
+    path.parent.mkdir(parents=True, exist_ok=True)
     with files.write_atomically(path, 'wb') as out:
       np.save(out, values)
   return values

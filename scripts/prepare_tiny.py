@@ -40,9 +40,12 @@ RATING = 'z'
 
 def read_rows(path: pathlib.Path, quoted: bool) -> Iterator[dict[str, str]]:
   """Rows of a gzip TSV with a header, as dicts of text."""
-  quoting = csv.QUOTE_MINIMAL if quoted else csv.QUOTE_NONE
   with gzip.open(path, 'rt', encoding='utf-8', newline='') as lines:
-    yield from csv.DictReader(lines, delimiter='\t', quoting=quoting)
+    yield from csv.DictReader(
+      lines,
+      delimiter='\t',
+      quoting=csv.QUOTE_MINIMAL if quoted else csv.QUOTE_NONE,
+    )
 
 
 def clean(text: str) -> str:
@@ -77,7 +80,9 @@ def merged(segments: Iterable[Segment]) -> list[Segment]:
   return result
 
 
-def direct_assessments(folder: pathlib.Path, years: set[str], to: str):
+def direct_assessments(
+  folder: pathlib.Path, years: set[str], to: str
+) -> Iterator[Segment]:
   """WMT15 to WMT17: one or few rated translations a source."""
   for row in read_rows(folder / FILES['da'], quoted=True):
     if row['year'] in years and row['lp'].endswith(f'-{to}'):

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import abc
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, cast
 
 import gin
 import jax
@@ -53,9 +53,10 @@ def encode(params: Params, config: t5.T5Config, tokens: Array) -> Array:
   Returns:
     [rows, length, emb_dim] in the configuration's dtype.
   """
-  return t5.Transformer(config).apply(
+  encoded = t5.Transformer(config).apply(
     {'params': params}, tokens, method='encode'
   )
+  return cast(Array, encoded)
 
 
 def target_log_probs(
@@ -89,7 +90,10 @@ def target_log_probs(
     method='decode',
   )
   log_probs = objectives.token_log_probs(
-    hidden, t5.output_kernel(params, config), target_tokens, block_elements
+    cast(Array, hidden),
+    t5.output_kernel(params, config),
+    target_tokens,
+    block_elements,
   )
   return log_probs * token_weights(target_tokens)
 
@@ -151,7 +155,7 @@ class T5ScoreModel(abc.ABC):
       {'params': params}, inputs, shift_right(targets), rngs=rngs
     )
     kernel = t5.output_kernel(params, self.config)
-    return objectives.token_log_probs(hidden, kernel, targets)
+    return objectives.token_log_probs(cast(Array, hidden), kernel, targets)
 
   def _noisy(self, tokens: Array, rng: Array) -> Array:
     """Replaces a share of the pieces; never padding or ``</s>``."""

@@ -177,7 +177,9 @@ def register(
   builder = WmtDa(config=options.rating, data_dir=os.fspath(data_dir))
   keys: dict[judged.Key, set[str]] = {}
   for split in builder.info.splits:
-    year, one, two, shared = _SPLIT.fullmatch(split).groups()
+    match = _SPLIT.fullmatch(split)
+    assert match is not None, f'{split} is not a name of `split_name`'
+    year, one, two, shared = match.groups()
     keys.setdefault((year, f'{one}-{two}'), set()).add(shared)
   if not keys:
     raise FileNotFoundError(

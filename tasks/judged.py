@@ -173,7 +173,7 @@ def add_tasks(
     shape, _, suffix = kind.partition('_')
     if shape == 'pairs':
       output_features = features.pair_features(vocabulary)
-      expand = functools.partial(
+      expand: Callable[..., Any] = functools.partial(
         features.pair_examples,
         directions=tuple(options.directions),
         min_gap=options.min_gap,

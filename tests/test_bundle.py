@@ -64,10 +64,19 @@ def test_bytes_need_no_vocabulary_file(bytes_bundle):
   assert bundles.load_bundle(bytes_bundle).vocabulary == ByteVocabulary(125)
 
 
-def test_files_can_be_read_by_others(random_bundle):
-  umask = os.umask(0)
-  os.umask(umask)
-  assert stat.S_IMODE(random_bundle.stat().st_mode) == 0o777 & ~umask
+@pytest.mark.parametrize('umask', [0o022, 0o027])
+def test_files_have_the_permissions_of_umask(random_model, tmp_path, umask):
+  folder = tmp_path / 'b'
+  before = os.umask(umask)
+  try:
+    bundles.save_bundle(folder, random_model)
+  finally:
+    os.umask(before)
+  assert stat.S_IMODE(folder.stat().st_mode) == 0o777 & ~umask
+  modes = {p.name: stat.S_IMODE(p.stat().st_mode) for p in folder.iterdir()}
+  assert modes == dict.fromkeys(
+    ('config.json', 'model.safetensors', 'vocabulary.model'), 0o666 & ~umask
+  )
 
 
 def test_hash_is_of_the_stored_weights(random_model, tmp_path):

@@ -223,8 +223,10 @@ def save_bundle(
     safetensors.numpy.save_file(
       tensors, temporary / WEIGHTS_FILE, metadata={'format': 'flax'}
     )
-    # mkdtemp makes folders that only their owner can read.
-    temporary.chmod(0o777 & ~_umask())
+    # safetensors and mkdtemp make what only its owner can read.
+    umask = _umask()
+    (temporary / WEIGHTS_FILE).chmod(0o666 & ~umask)
+    temporary.chmod(0o777 & ~umask)
     _swap(temporary, folder)
   finally:
     shutil.rmtree(temporary, ignore_errors=True)

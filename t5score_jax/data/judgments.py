@@ -24,6 +24,9 @@ HUMAN_PREFIXES = ('Human', 'HUMAN', 'ref')
 
 SHARED = ('reference', 'source')
 
+# What a group has in common: language pair, document, segment, shared text.
+_Key = tuple[str | None, str | None, str | None, str]
+
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Group:
@@ -139,7 +142,7 @@ def groups(
   if shared not in SHARED:
     raise ValueError(f'shared must be one of {SHARED}, not {shared!r}')
   count = Selection()
-  gathered: dict[tuple[str | None, ...], list[Segment]] = {}
+  gathered: dict[_Key, list[Segment]] = {}
   other_names: set[str] = set()
   for segment in segments:
     count.segments += 1
@@ -183,11 +186,8 @@ def _shared_text(segment: Segment, shared: str) -> str | None:
   return segment.references[0] if segment.references else None
 
 
-def _group(
-  key: tuple[str | None, ...], members: Sequence[Segment], rating: str
-) -> Group:
+def _group(key: _Key, members: Sequence[Segment], rating: str) -> Group:
   language_pair, document, identity, text = key
-  assert text is not None
   return Group(
     shared=text,
     hypotheses=tuple(member.hypothesis for member in members),

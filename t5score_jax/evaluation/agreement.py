@@ -380,7 +380,7 @@ def _prepare_systems(
   if missing.any():
     _check_complete(grid, missing, question, notes)
     # The systems must be compared on the same segments.
-    grid = grid.with_segments(given.all(axis=0))
+    grid = grid.with_segments(np.all(given, axis=0))
   if len(grid.systems) < 2 or not grid.segments:
     raise ValueError(
       f'{_named(grid)}{len(grid.systems)} system(s) on {len(grid.segments)} '

@@ -208,9 +208,8 @@ def pairwise_accuracy(x: object, y: object) -> float:
   agreeing = 0
   # Row by row: a full [N, N] table of 36,000 segments would need gigabytes.
   for i in range(len(x) - 1):
-    agreeing += np.count_nonzero(
-      np.sign(x[i] - x[i + 1 :]) == np.sign(y[i] - y[i + 1 :])
-    )
+    alike = np.sign(x[i] - x[i + 1 :]) == np.sign(y[i] - y[i + 1 :])
+    agreeing += int(np.count_nonzero(alike))
   return float(agreeing / (len(x) * (len(x) - 1) / 2))
 
 

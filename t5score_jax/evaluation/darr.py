@@ -133,4 +133,7 @@ def read_pairs(path: str | os.PathLike[str]) -> NamedPairs:
           line=number,
           field='worse',
         )
-  return NamedPairs(*(np.array(column, dtype=str) for column in columns), path)
+  language_pair, segment, better, worse = (
+    np.array(column, dtype=str) for column in columns
+  )
+  return NamedPairs(language_pair, segment, better, worse, path)

@@ -163,7 +163,8 @@ def permute_systems(
   def pieces() -> Iterator[tuple[np.ndarray, np.ndarray]]:
     # [S, N, M]
     columns = np.ascontiguousarray(scores.transpose(1, 2, 0))
-    for bits in swaps(*human.shape, unit, resamples, seed):
+    systems, segments = human.shape
+    for bits in swaps(systems, segments, unit, resamples, seed):
       # [S, r, N] @ [S, N, M] -> [S, r, M] -> [r, M, S]
       kept = (bits.transpose(1, 0, 2) @ columns).transpose(1, 2, 0)
       kept /= human.shape[1]
@@ -243,7 +244,8 @@ def permute_pearson(
 
   def pieces() -> Iterator[tuple[np.ndarray, np.ndarray]]:
     columns = np.ascontiguousarray(parts.reshape(-1, parts.shape[2]).T)
-    for bits in swaps(*human.shape, unit, resamples, seed):
+    systems, segments = human.shape
+    for bits in swaps(systems, segments, unit, resamples, seed):
       kept = (bits.reshape(len(bits), -1) @ columns).T
       kept = kept.reshape(3, len(scores), -1)
       moved = (kept[:, first] - kept[:, second]).transpose(0, 2, 1)

@@ -176,8 +176,8 @@ def lay_out(rows: Sequence[Sequence[str]], style: str) -> str:
   if style == 'markdown':
     rule = ['-' * widths[0], *('-' * (w - 1) + ':' for w in widths[1:])]
     escaped = [[cell.replace('|', '\\|') for cell in row] for row in rows]
-    lines = [aligned(escaped[0]), rule, *map(aligned, escaped[1:])]
-    return '\n'.join('| ' + ' | '.join(line) + ' |' for line in lines)
+    cells = [aligned(escaped[0]), rule, *map(aligned, escaped[1:])]
+    return '\n'.join('| ' + ' | '.join(row) + ' |' for row in cells)
   if style == 'latex':
     special = {c: '\\' + c for c in '&%$#_{}'}
     special.update({'~': r'\textasciitilde{}', '^': r'\textasciicircum{}'})

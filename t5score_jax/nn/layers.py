@@ -138,13 +138,15 @@ class Projection(nn.Module):
 
   kernel_shape: tuple[int, ...]
   in_features: int
-  init: Initializer
+  kernel_init: Initializer
   dtype: jnp.dtype = jnp.float32
 
   @nn.compact
   def __call__(self, x: Array) -> Array:
     """[..., in_features] -> [..., out], in ``dtype``."""
-    kernel = self.param('kernel', self.init, self.kernel_shape, jnp.float32)
+    kernel = self.param(
+      'kernel', self.kernel_init, self.kernel_shape, jnp.float32
+    )
     kernel = kernel.reshape(self.in_features, -1).astype(self.dtype)
     return jnp.dot(x.astype(self.dtype), kernel)
 
@@ -202,7 +204,9 @@ class Attention(nn.Module):
     joined = self.num_heads * self.head_dim
     heads = (self.num_heads, self.head_dim)
     inner = heads if self.split_heads else (joined,)
-    normal = nn.initializers.variance_scaling(1.0, 'fan_in', 'normal')
+    normal: Initializer = nn.initializers.variance_scaling(
+      1.0, 'fan_in', 'normal'
+    )
 
     def scaled(*args: object) -> Array:
       return normal(*args) / math.sqrt(self.head_dim)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, cast
 
 import flax.linen as nn
 import jax
@@ -397,7 +397,9 @@ def logits(
     {'params': params}, encoder_input_tokens, decoder_input_tokens
   )
   kernel = output_kernel(params, config).astype(config.array_dtype)
-  return jnp.dot(hidden, kernel, preferred_element_type=jnp.float32)
+  return jnp.dot(
+    cast(Array, hidden), kernel, preferred_element_type=jnp.float32
+  )
 
 
 def init_params(config: T5Config, rng: Array) -> Params:
