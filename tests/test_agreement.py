@@ -343,7 +343,7 @@ def test_wmt20_pairs_follow_from_the_raw_ratings(official_pairs):
   g = g.with_systems(
     [s for s in g.systems if not s.startswith(('Human', 'HUMAN', 'ref'))]
   )
-  official, lost = agreement.place_pairs(g, official_pairs)
+  official, lost = darr.place_pairs(g, official_pairs)
   ours = darr.pairs_from_ratings(g.human, 25)
   assert lost == 0
 

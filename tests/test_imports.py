@@ -39,8 +39,8 @@ LEVELS: dict[int, list[str]] = {
     'nn.t5',
     'training.state',
     'metrics.base',
-    'evaluation.correlation evaluation.permutation evaluation.darr'
-    ' evaluation.scores evaluation.wmt_files',
+    'evaluation.correlation evaluation.permutation evaluation.scores'
+    ' evaluation.darr evaluation.wmt_files',
   ],
   2: [
     'nn.copy_init',

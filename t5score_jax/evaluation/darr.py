@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import dataclasses
 import os
+from collections.abc import Sequence
 
 import numpy as np
 
 from t5score_jax.data import files
+from t5score_jax.evaluation.scores import ScoreGrid
 
 # WMT's threshold: raw ratings closer than this (of 100) are not told apart.
 MIN_GAP = 25.0
@@ -137,3 +139,57 @@ def read_pairs(path: str | os.PathLike[str]) -> NamedPairs:
     np.array(column, dtype=str) for column in columns
   )
   return NamedPairs(language_pair, segment, better, worse, path)
+
+
+def place_pairs(
+  grid: ScoreGrid,
+  named: NamedPairs,
+  dropped: Sequence[str] = (),
+  *,
+  intersect: bool = False,
+) -> tuple[RankedPairs, int]:
+  """Finds a published file's pairs in a grid.
+
+  Args:
+    grid: The scores of one language pair.
+    named: The pairs of the file, of any language pairs.
+    dropped: Systems that were left out on purpose; pairs with them are not
+      missed.
+    intersect: Whether pairs that have no scores are left out instead of an
+      error.
+
+  Returns:
+    The pairs that can be measured, and how many were left out.
+
+  Raises:
+    files.RecordError: The file has no pair for the language pair, or one of
+      its pairs has no place in the grid (without `intersect`).
+  """
+  ours = named.language_pair == grid.language_pair
+  if not ours.any():
+    raise files.RecordError(
+      f'no pairs for the language pair {grid.language_pair!r}; the file has '
+      + ', '.join(sorted(set(named.language_pair.tolist())))
+      + '. Say which one the scores are of (--language-pair)',
+      path=named.path,
+    )
+  systems = {name: i for i, name in enumerate(grid.systems)}
+  segments = {name: i for i, name in enumerate(grid.segments)}
+  better_names, worse_names = named.better[ours], named.worse[ours]
+  better = np.array([systems.get(name, -1) for name in better_names])
+  worse = np.array([systems.get(name, -1) for name in worse_names])
+  place = np.array([segments.get(name, -1) for name in named.segment[ours]])
+  known = (better >= 0) & (worse >= 0) & (place >= 0)
+  on_purpose = np.isin(better_names, dropped) | np.isin(worse_names, dropped)
+  missed = np.flatnonzero(~known & ~on_purpose)
+  if missed.size and not intersect:
+    first = missed[0]
+    raise files.RecordError(
+      f'{missed.size} pairs have no scores; the first is segment '
+      f"'{named.segment[ours][first]}', '{better_names[first]}' against "
+      f"'{worse_names[first]}'. Complete the scores, or ask for the "
+      'intersection (--intersect)',
+      path=named.path,
+    )
+  pairs = RankedPairs(place[known], better[known], worse[known])
+  return pairs, int(np.count_nonzero(~known))

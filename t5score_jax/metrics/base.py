@@ -182,10 +182,8 @@ class Metric(abc.ABC):
   ) -> Scores:
     """Scores hypotheses, one segment each.
 
-    Lists, tuples, generators, NumPy arrays and pandas columns are all good.
-
     Args:
-      hypotheses: N texts.
+      hypotheses: N texts: a list, generator, NumPy array, pandas column, ...
       references: For each hypothesis its reference, or a list of its
         references: `[['a', 'b'], ['c', 'd']]` are two references of each of
         two hypotheses. An array or a data frame [N, K] has K references. (The
