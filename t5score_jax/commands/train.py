@@ -237,9 +237,9 @@ def _check_macros(bindings: list[str], config: str) -> None:
     name = binding.partition('=')[0].strip()
     if '.' not in name and name not in used:
       close = difflib.get_close_matches(name, used, n=1)
-      hint = f'did you mean {close[0]}?' if close else ''
+      hint = f' did you mean {close[0]}?' if close else ''
       raise ConfigurationError(
-        f'--gin.{name}: nothing in the gin files uses {name}; {hint} These '
+        f'--gin.{name}: nothing in the gin files uses {name};{hint} These '
         f'are used: {", ".join(sorted(used))}'
       )
 
