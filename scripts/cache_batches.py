@@ -25,9 +25,7 @@ import argparse
 import importlib
 import json
 import pathlib
-import shutil
 import sys
-import tempfile
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
@@ -237,11 +235,7 @@ def write(
     FileExistsError: The folder is there.
     ValueError: No example.
   """
-  if folder.exists() and not overwrite:
-    raise FileExistsError(f'{folder}: is there already (see --overwrite)')
-  folder.parent.mkdir(parents=True, exist_ok=True)
-  temporary = pathlib.Path(tempfile.mkdtemp(prefix='.new', dir=folder.parent))
-  try:
+  with inputs.new_array_folder(folder, overwrite) as temporary:
     columns: dict[str, _Column] = {}
     superfluous: set[str] | None = None
     for batch in batches:
@@ -264,12 +258,6 @@ def write(
     (temporary / inputs.INFO_FILE).write_text(
       json.dumps(info, indent=2) + '\n', 'utf-8'
     )
-    temporary.chmod(0o755)
-    if folder.exists():
-      shutil.rmtree(folder)
-    temporary.rename(folder)
-  finally:
-    shutil.rmtree(temporary, ignore_errors=True)
   return dict(info)
 
 

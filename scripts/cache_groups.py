@@ -18,9 +18,7 @@ from __future__ import annotations
 import argparse
 import json
 import pathlib
-import shutil
 import sys
-import tempfile
 from collections.abc import Iterator, Sequence
 
 import numpy as np
@@ -173,21 +171,13 @@ def buckets(
 def write_folder(
   folder: pathlib.Path, arrays: dict[str, np.ndarray], info: dict
 ) -> None:
-  """Writes a folder of arrays; it appears whole or not at all."""
-  folder.parent.mkdir(parents=True, exist_ok=True)
-  temporary = pathlib.Path(tempfile.mkdtemp(prefix='.new', dir=folder.parent))
-  try:
+  """Writes a folder of arrays, in place of an earlier one."""
+  with inputs.new_array_folder(folder, overwrite=True) as temporary:
     for key, array in arrays.items():
       np.save(temporary / f'{key}.npy', array)
     (temporary / inputs.INFO_FILE).write_text(
       json.dumps(info, indent=2) + '\n', 'utf-8'
     )
-    temporary.chmod(0o755)
-    if folder.exists():
-      shutil.rmtree(folder)
-    temporary.rename(folder)
-  finally:
-    shutil.rmtree(temporary, ignore_errors=True)
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -218,7 +208,11 @@ def main(arguments: list[str] | None = None) -> int:
   }
   for width, length, arrays in buckets(parts, encoded, lengths, args.size):
     folder = args.output / f'{args.name}_{width}_{length}'
-    write_folder(folder, arrays, info)
+    try:
+      write_folder(folder, arrays, info)
+    except OSError as error:
+      print(f'error: {error}', file=sys.stderr)
+      return 1
     real = int(np.count_nonzero(arrays['hypothesis_tokens']))
     print(
       f'{folder}: {len(arrays["ratings"])} groups, '

@@ -164,3 +164,20 @@ def test_errors(script, records, tmp_path, capsys):
   with pytest.raises(SystemExit) as stopped:
     _run(script, records, tmp_path / 'a', '--lengths=ten')
   assert stopped.value.code == 2
+
+
+def test_replaces_arrays_and_nothing_else(script, records, tmp_path, capsys):
+  out = tmp_path / 'out'
+  assert not _run(script, records, out, '--lengths=16')
+  made = sorted(out.iterdir())
+  assert not _run(script, records, out, '--lengths=16')
+  assert sorted(out.iterdir()) == made
+  for file in made[0].iterdir():
+    file.unlink()
+  precious = made[0] / 'thesis.txt'
+  precious.write_text('years of work')
+  capsys.readouterr()
+  assert _run(script, records, out, '--lengths=16') == 1
+  error = capsys.readouterr().err
+  assert error.startswith(f'error: {made[0]}: ') and error.count('\n') == 1
+  assert precious.read_text() == 'years of work'

@@ -9,11 +9,14 @@ is made. Not here: what stands in a batch (`data/features.py`).
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import itertools
 import json
 import os
 import queue
+import shutil
+import tempfile
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -125,6 +128,43 @@ class ArrayDataset:
   def _shuffled(self, epoch: int) -> np.ndarray:
     generator = np.random.default_rng([self._seed, epoch])
     return generator.permutation(self.num_examples)
+
+
+@contextlib.contextmanager
+def new_array_folder(
+  path: str | os.PathLike[str], overwrite: bool = False
+) -> Iterator[Path]:
+  """A folder for `ArrayDataset` that appears whole or not at all.
+
+  Args:
+    path: Its name; its parents are made.
+    overwrite: Whether an earlier folder of arrays is replaced.
+
+  Yields:
+    A temporary folder, to be filled; `INFO_FILE` must be among its files.
+
+  Raises:
+    FileExistsError: The name is taken (with `overwrite`: by something else
+      than arrays, which is left alone).
+  """
+  path = Path(path)
+  if path.exists() and not overwrite:
+    raise FileExistsError(f'{path}: is there already (see --overwrite)')
+  if path.exists() and not (path / INFO_FILE).is_file():
+    raise FileExistsError(
+      f'{path}: is there, and is no folder of arrays (it has no {INFO_FILE}); '
+      'it is left as it is, choose another name'
+    )
+  path.parent.mkdir(parents=True, exist_ok=True)
+  temporary = Path(tempfile.mkdtemp(prefix='.new', dir=path.parent))
+  try:
+    yield temporary
+    temporary.chmod(0o755)
+    if path.exists():
+      shutil.rmtree(path)
+    temporary.rename(path)
+  finally:
+    shutil.rmtree(temporary, ignore_errors=True)
 
 
 class MixtureDataset:
