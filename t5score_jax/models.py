@@ -298,7 +298,8 @@ class _ContrastiveModel(T5ScoreModel):
   Attributes:
     alpha: weight of the margin in equation 3.
     generative_weight: weight of an added equation 2 on the same texts, 0 for
-      the paper's loss.
+      the paper's loss. Its mean is that of each microbatch, so that with
+      microbatches of unequal size the sum is not exactly the whole batch's.
     length_normalization: 'target' divides a score by the target's tokens as
       equation 3 does, 'source' by the input's as the published trainer does.
   """
