@@ -47,6 +47,7 @@ LEVELS: dict[int, list[str]] = {
     'models',
     'training.inputs training.bucketing training.reports',
     'checkpoints.bundle',
+    'calibration',
     'evaluation.significance evaluation.agreement evaluation.tables',
   ],
   3: ['checkpoints.native', 'scoring'],
@@ -58,7 +59,7 @@ LEVELS: dict[int, list[str]] = {
   5: ['training.evaluators'],
   6: [
     'commands._score_output commands.score commands.train commands.correlate'
-    ' commands.demo',
+    ' commands.demo commands.calibrate',
   ],
   7: ['cli'],
   8: ['__main__'],

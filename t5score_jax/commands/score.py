@@ -15,6 +15,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from t5score_jax import calibration as calibrations
 from t5score_jax.commands import _score_output
 from t5score_jax.data import records, tables
 from t5score_jax.data.records import Segment
@@ -83,7 +84,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     'rougeL (default: %(default)s)',
   )
   _add_input(parser.add_argument_group('input'))
-  _add_model_options(parser.add_argument_group('T5Score models'))
+  add_model_options(parser.add_argument_group('T5Score models'))
   metric = parser.add_argument_group('other metrics')
   metric.add_argument(
     '--option',
@@ -106,6 +107,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     default='-',
     help='where scores go; appears whole or not at all; .gz is compressed '
     '(default: standard output)',
+  )
+  output.add_argument(
+    '--calibration',
+    metavar='FILE',
+    help='put scores on the human scale of a calibration that `t5score '
+    "calibrate` made; a model's folder, or the word model, means its own "
+    '(default: none; scores are as the metric gives them)',
   )
   output.add_argument(
     '--bootstrap',
@@ -159,7 +167,8 @@ def _add_input(group: argparse._ArgumentGroup) -> None:
   )
 
 
-def _add_model_options(group: argparse._ArgumentGroup) -> None:
+def add_model_options(group: argparse._ArgumentGroup) -> None:
+  """Declares the options of T5Score models, for any verb that scores."""
   group.add_argument(
     '--direction',
     choices=DIRECTIONS,
@@ -231,12 +240,17 @@ def run(args: argparse.Namespace) -> int:
   """Runs the verb; returns the exit code."""
   try:
     format = _checked_format(args)
-    options = _options(args)
-    _check_writable(args.output)
+    options = metric_options(args)
+    check_writable(args.output)
     segments = read_segments(args)
     metric = load(args.model, options)
+    calibration = _calibration(args)
+    if calibration is not None:
+      calibrations.check_signature(metric.signature(), calibration)
     with _score_output.Progress(metric, args.quiet):
       scores = metric.score_segments(segments)
+    if calibration is not None:
+      scores = calibrations.apply(scores, calibration)
     _score_output.write_scores(args.output, segments, scores, format)
     if not args.quiet:
       stream = sys.stderr if args.output == '-' else sys.stdout
@@ -268,6 +282,20 @@ def _explain(error: RuntimeError) -> str | None:
   return str(error) if type(error).__name__ == 'ScoringError' else None
 
 
+def _calibration(
+  args: argparse.Namespace,
+) -> calibrations.Calibration | None:
+  if args.calibration is None:
+    return None
+  if args.calibration != 'model':
+    return calibrations.read(args.calibration)
+  if is_lexical(args.model):
+    raise UsageError('--calibration model is for T5Score models: give a FILE')
+  from t5score_jax.metrics import t5score
+
+  return calibrations.read(t5score.model_folder(args.model))
+
+
 def _checked_format(args: argparse.Namespace) -> str:
   format = args.format or tables.format_of(args.output) or 'jsonl'
   if args.token_log_probs and format != 'jsonl':
@@ -275,14 +303,18 @@ def _checked_format(args: argparse.Namespace) -> str:
   return format
 
 
-def _options(args: argparse.Namespace) -> dict[str, Any]:
-  """The options of the metric that were given, by name."""
+def metric_options(args: argparse.Namespace) -> dict[str, Any]:
+  """The options of the metric that were given, by name.
+
+  Raises:
+    UsageError: An option is not of this metric.
+  """
   given = {
     name: getattr(args, name)
     for name in _MODEL_OPTIONS
     if getattr(args, name) is not None
   }
-  if _is_lexical(args.model):
+  if is_lexical(args.model):
     for name in given:
       raise UsageError(
         f'{_MODEL_OPTIONS[name]} is for T5Score models, not for {args.model}'
@@ -293,7 +325,7 @@ def _options(args: argparse.Namespace) -> dict[str, Any]:
     name, equals, value = text.partition('=')
     if not (name and equals):
       raise UsageError(f'--option takes NAME=VALUE, not {text!r}')
-    if name in _MODEL_OPTIONS and not _is_lexical(args.model):
+    if name in _MODEL_OPTIONS and not is_lexical(args.model):
       raise UsageError(f'--option {name}: give {_MODEL_OPTIONS[name]}')
     given[name] = _literal(value)
   return given
@@ -307,7 +339,7 @@ def _literal(text: str) -> Any:
     return text
 
 
-def _check_writable(path: str) -> None:
+def check_writable(path: str) -> None:
   """Finds out before the work rather than after it."""
   if path == '-':
     return
@@ -336,7 +368,7 @@ def read_segments(args: argparse.Namespace) -> list[Segment]:
   if args.input:
     return records.read_records(
       args.input,
-      columns=_renames(args.columns or ''),
+      columns=renames(args.columns or ''),
       quoting=args.quoting or 'none',
     )
   for flag in ('columns', 'quoting'):
@@ -370,7 +402,12 @@ def _systems(arguments: Sequence[str]) -> dict[str, str]:
   return named
 
 
-def _renames(text: str) -> dict[str, str]:
+def renames(text: str) -> dict[str, str]:
+  """Reads FIELD=COLUMN,...
+
+  Raises:
+    UsageError: The text has another form.
+  """
   found = {}
   for part in filter(None, (part.strip() for part in text.split(','))):
     field, equals, column = part.partition('=')
@@ -380,7 +417,7 @@ def _renames(text: str) -> dict[str, str]:
   return found
 
 
-def _is_lexical(name: str) -> bool:
+def is_lexical(name: str) -> bool:
   """Whether a name means a metric without a model."""
   stems = set(base.available_metrics()) - {'t5score'}
   plain = name.lower().replace('-', '').replace('_', '')
@@ -406,7 +443,7 @@ def load(name: str, options: dict[str, Any]) -> base.Metric:
   """
   model = DEFAULT_MODEL if name.lower() == 't5score' else name
   try:
-    if _is_lexical(name):
+    if is_lexical(name):
       return base.load_metric(name, **options)
     return base.load_metric('t5score', model=model, **options)
   except TypeError as error:

@@ -281,10 +281,25 @@ def load_model(name_or_path: str | os.PathLike[str]) -> bundles.Bundle:
     FileNotFoundError: there is no such model.
     ValueError: the folder holds none, or a damaged one.
   """
+  path = model_folder(name_or_path)
+  if bundles.is_bundle(path):
+    return bundles.load_bundle(path)
+  # Orbax takes a second to import, and a bundle does without.
+  from t5score_jax.checkpoints import native
+
+  return native.load_for_scoring(path)
+
+
+def model_folder(name_or_path: str | os.PathLike[str]) -> Path:
+  """The folder that a model's name or path means.
+
+  Raises:
+    FileNotFoundError: there is no such model.
+  """
   known = embedded_models()
   path = Path(name_or_path)
   if str(name_or_path) in known:
-    return bundles.load_bundle(_PRETRAINED / name_or_path)
+    return _PRETRAINED / name_or_path
   if not path.exists():
     close = difflib.get_close_matches(str(name_or_path), known, 1)
     raise FileNotFoundError(
@@ -297,12 +312,7 @@ def load_model(name_or_path: str | os.PathLike[str]) -> bundles.Bundle:
       )
       + (f'; did you mean {close[0]!r}?' if close else '')
     )
-  if bundles.is_bundle(path):
-    return bundles.load_bundle(path)
-  # Orbax takes a second to import, and a bundle does without.
-  from t5score_jax.checkpoints import native
-
-  return native.load_for_scoring(path)
+  return path
 
 
 def _check_choice(name: str, value: str, choices: Sequence[str]) -> None:

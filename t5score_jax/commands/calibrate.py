@@ -1,0 +1,232 @@
+"""`t5score calibrate`: a metric's scores onto the scale of human ratings.
+
+Scores judged segments with the metric, fits, and says how good the fit is on
+segments that were held out. The function itself is in `calibration.py`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+from t5score_jax import calibration as calibrations
+from t5score_jax.commands import _score_output, score
+from t5score_jax.data import records, tables
+from t5score_jax.metrics import base
+
+SUMMARY = "fit a metric's scores to the scale of human ratings"
+
+_DESCRIPTION = """
+Scores the judged segments of FILE and fits an increasing function from scores
+to ratings, which `t5score score --calibration` then applies: ranks stay as
+they are, and a score says what rating to expect. Segments should not have
+been trained on. The fit is tested by cross-validation over segment ids: a row
+gives the root mean squared error of predicting the mean rating, by the line
+and by the isotonic function.
+
+FILE is TSV or JSONL with a header, as for `t5score score --input`, and a
+column of ratings, higher is better; rows without a rating are left out and
+counted.
+"""
+
+_EXAMPLES = """
+examples:
+  t5score calibrate -m my_run/ --input judged.tsv.gz --human z
+  t5score calibrate -m chrf --input judged.jsonl --human da --method affine \\
+      -o chrf.calibration.json
+  t5score score -m my_run/ -r refs.txt -t hyps.txt --calibration model
+
+exit code: 0 fitted; 1 the run failed; 2 the command line is wrong
+"""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+  """Declares the verb's arguments."""
+  parser.description = _DESCRIPTION
+  parser.epilog = _EXAMPLES
+  parser.formatter_class = argparse.RawDescriptionHelpFormatter
+  parser.add_argument(
+    '-m',
+    '--model',
+    metavar='NAME_OR_PATH',
+    default=score.DEFAULT_MODEL,
+    help='the metric, as for `t5score score` (default: %(default)s)',
+  )
+  parser.add_argument(
+    '--input', metavar='FILE', required=True, help='judged segments'
+  )
+  parser.add_argument(
+    '--human', metavar='COL', required=True, help='the column of ratings'
+  )
+  parser.add_argument(
+    '--columns',
+    metavar='FIELD=COL,...',
+    default='',
+    help='what the columns are called, where the names differ',
+  )
+  parser.add_argument(
+    '--quoting',
+    choices=tables.QUOTING,
+    default='none',
+    help='of TSV cells (default: %(default)s)',
+  )
+  parser.add_argument(
+    '--method',
+    choices=calibrations.METHODS,
+    default='isotonic',
+    help='any increasing function, or a line (default: %(default)s)',
+  )
+  parser.add_argument(
+    '--folds',
+    type=int,
+    default=calibrations.FOLDS,
+    metavar='N',
+    help='of the cross-validation (default: %(default)s)',
+  )
+  parser.add_argument(
+    '--seed',
+    type=int,
+    default=0,
+    help='of the division into folds (default: %(default)s)',
+  )
+  parser.add_argument(
+    '-o',
+    '--output',
+    metavar='OUT',
+    help=f"where to write (default: {calibrations.FILE} in the model's folder)",
+  )
+  parser.add_argument(
+    '--option',
+    action='append',
+    default=[],
+    metavar='NAME=VALUE',
+    help='an option of a metric without a model',
+  )
+  parser.add_argument(
+    '--format',
+    choices=('table', 'json'),
+    default='table',
+    help='of the report (default: %(default)s)',
+  )
+  parser.add_argument(
+    '--quiet', action='store_true', help='no progress bar and no report'
+  )
+  score.add_model_options(parser.add_argument_group('T5Score models'))
+  # Scores of single tokens are nothing to calibrate.
+  parser.set_defaults(token_log_probs=None)
+
+
+def run(args: argparse.Namespace) -> int:
+  """Runs the verb; returns the exit code."""
+  try:
+    options = score.metric_options(args)
+    if args.folds < 2:
+      raise score.UsageError(f'--folds {args.folds}: at least 2')
+    output = _output(args)
+    segments, unrated = _judged(args)
+    metric = score.load(args.model, options)
+    with _score_output.Progress(metric, args.quiet):
+      scores = metric.score_segments(segments)
+    fitted = _fit(args, segments, scores)
+    calibrations.write(output, fitted)
+  except score.UsageError as error:
+    print(f't5score calibrate: {error}', file=sys.stderr)
+    return 2
+  except (ValueError, OSError) as error:
+    print(f't5score calibrate: {error}', file=sys.stderr)
+    return 1
+  if not args.quiet:
+    print(_report(args, fitted, output, unrated))
+  return 0
+
+
+def _output(args: argparse.Namespace) -> Path:
+  """Where the calibration goes; found out before the work."""
+  if args.output:
+    path = Path(args.output)
+  elif score.is_lexical(args.model):
+    raise score.UsageError(f'{args.model} has no folder: give -o OUT')
+  else:
+    from t5score_jax.metrics import t5score
+
+    path = t5score.model_folder(args.model) / calibrations.FILE
+  score.check_writable(str(path))
+  return path
+
+
+def _judged(args: argparse.Namespace) -> tuple[list[records.Segment], int]:
+  """The segments with a rating, and how many have none."""
+  segments = records.read_records(
+    args.input,
+    columns=score.renames(args.columns),
+    ratings=(args.human,),
+    quoting=args.quoting,
+  )
+  judged = [segment for segment in segments if args.human in segment.ratings]
+  if not judged:
+    raise calibrations.CalibrationError(
+      f'{args.input}: no row has a rating in the column {args.human!r}'
+    )
+  return judged, len(segments) - len(judged)
+
+
+def _fit(
+  args: argparse.Namespace,
+  segments: list[records.Segment],
+  scores: base.Scores,
+) -> calibrations.Calibration:
+  ratings = [segment.ratings[args.human] for segment in segments]
+  # All systems' versions of one segment share its fold.
+  groups = [
+    (s.language_pair, s.document, s.segment)
+    if s.segment is not None
+    else (s.source, s.references)
+    for s in segments
+  ]
+  report = calibrations.cross_validate(
+    scores.values, ratings, groups, args.folds, args.seed
+  )
+  fitted = calibrations.fit(
+    scores.values, ratings, args.method, args.human, scores.signature
+  )
+  return calibrations.with_report(fitted, report)
+
+
+def _report(
+  args: argparse.Namespace,
+  fitted: calibrations.Calibration,
+  output: Path,
+  unrated: int,
+) -> str:
+  found: dict[str, Any] = dict(fitted.report)
+  if args.format == 'json':
+    return json.dumps(
+      {
+        'calibration': fitted.name,
+        'file': str(output),
+        'segments': fitted.segments,
+        'unrated': unrated,
+        **found,
+        'signature': fitted.signature,
+      },
+      indent=2,
+    )
+  lines = [
+    f'{fitted.segments} judged segments'
+    + (f' ({unrated} rows without a rating left out)' if unrated else ''),
+    f'root mean squared error on {args.human}, {found["folds"]} folds over '
+    f'{found["groups"]} segment ids:',
+    *(f'  {name:<9} {value:.4f}' for name, value in found['rmse'].items()),
+    'tenths by prediction, held out:',
+    '  predicted  observed',
+    *(
+      f'  {row["predicted"]:9.3f} {row["observed"]:9.3f}'
+      for row in found['deciles']
+    ),
+    f'calibration: {fitted.name} ({len(fitted.scores)} knots) in {output}',
+    f'signature: {fitted.signature}',
+  ]
+  return '\n'.join(lines)
