@@ -227,7 +227,9 @@ def cross_validate(
   order = np.random.default_rng(seed).permutation(len(names))
   fold_of = dict(zip(names, order % folds, strict=True))
   fold = np.array([fold_of[group] for group in groups])
-  predictions = {m: np.empty_like(y) for m in ('constant', *METHODS)}
+  predictions = {
+    name: np.empty_like(y) for name in ('constant', 'affine', 'isotonic')
+  }
   for k in range(folds):
     train, test = fold != k, fold == k
     predictions['constant'][test] = y[train].mean()
@@ -287,10 +289,18 @@ def apply(scores: base.Scores, calibration: Calibration) -> base.Scores:
   )
 
 
-def check_signature(signature: str, calibration: Calibration) -> None:
+def check_signature(
+  signature: str, calibration: Calibration, complete: bool = True
+) -> None:
   """Raises CalibrationError if a calibration is of another metric.
 
   The number of references and the version of this package may differ.
+
+  Args:
+    signature: Of a metric, or of scores.
+    calibration: The calibration.
+    complete: Whether the signature is that of scores; a metric's own does not
+      say yet what the segments decide.
   """
   if not calibration.signature:
     return
@@ -298,7 +308,9 @@ def check_signature(signature: str, calibration: Calibration) -> None:
   different = [
     f'{key} {fitted.get(key, "-")} there, {used.get(key, "-")} here'
     for key in {**fitted, **used}
-    if key not in _FREE_KEYS and fitted.get(key) != used.get(key)
+    if key not in _FREE_KEYS
+    and fitted.get(key) != used.get(key)
+    and (complete or key in used)
   ]
   if different:
     raise CalibrationError(

@@ -246,7 +246,10 @@ def run(args: argparse.Namespace) -> int:
     metric = load(args.model, options)
     calibration = _calibration(args)
     if calibration is not None:
-      calibrations.check_signature(metric.signature(), calibration)
+      # Before the work rather than after it.
+      calibrations.check_signature(
+        metric.signature(), calibration, complete=False
+      )
     with _score_output.Progress(metric, args.quiet):
       scores = metric.score_segments(segments)
     if calibration is not None:
