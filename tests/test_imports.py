@@ -36,7 +36,7 @@ LEVELS: dict[int, list[str]] = {
   ],
   1: [
     'data.features data.judgments',
-    'nn.t5',
+    'nn.t5 nn.decoding',
     'training.state',
     'metrics.base',
     'evaluation.correlation evaluation.permutation evaluation.scores'

@@ -88,8 +88,13 @@ class RelativePositionBias(nn.Module):
   max_distance: int = 128
 
   @nn.compact
-  def __call__(self, query_length: int, key_length: int) -> Array:
-    """Returns float32 [1, heads, query_length, key_length]."""
+  def __call__(
+    self, query_length: int, key_length: int, start: Array | int = 0
+  ) -> Array:
+    """Returns float32 [1, heads, query_length, key_length].
+
+    Keys have the positions 0, 1, ..., queries ``start``, ``start`` + 1, ...
+    """
     rel_embedding = self.param(
       'rel_embedding',
       nn.initializers.variance_scaling(1.0, 'fan_avg', 'uniform'),
@@ -99,6 +104,7 @@ class RelativePositionBias(nn.Module):
     positions = (
       jnp.arange(key_length, dtype=jnp.int32)[None, :]
       - jnp.arange(query_length, dtype=jnp.int32)[:, None]
+      - start
     )
     buckets = relative_position_buckets(
       positions,
@@ -171,6 +177,11 @@ class Attention(nn.Module):
   ``k`` times as many query rows, rows ``b*k .. b*k + k - 1`` all attend to
   row ``b``, whose keys and values are computed once. That is exact because a
   cross-attention has neither position bias nor causal mask.
+
+  For decoding token by token (``nn/decoding.py``), keys and values are kept:
+  those of the inputs in the collection 'memory', which is only read, those of
+  the tokens so far in the collection 'cache', as 'key' and 'value' [rows,
+  key_length, heads, head_dim].
   """
 
   num_heads: int
@@ -183,19 +194,22 @@ class Attention(nn.Module):
   def __call__(
     self,
     inputs_q: Array,
-    inputs_kv: Array,
+    inputs_kv: Array | None,
     bias: Array,
     *,
     deterministic: bool,
+    position: Array | None = None,
   ) -> Array:
     """Attends.
 
     Args:
       inputs_q: [rows * k, query_length, emb_dim].
-      inputs_kv: [rows, key_length, emb_dim].
+      inputs_kv: [rows, key_length, emb_dim]; None: attends to 'memory'.
       bias: float32, broadcast against [rows, heads, query_length, key_length];
         masks are large negative entries of it.
       deterministic: no dropout.
+      position: int scalar. The keys and values of ``inputs_kv`` take their
+        places from there on in 'cache', and the queries attend to all of it.
 
     Returns:
       [rows * k, query_length, emb_dim].
@@ -221,14 +235,25 @@ class Attention(nn.Module):
       )
       return layer(x)
 
-    rows, key_length = inputs_kv.shape[:2]
+    def remembered(name: str) -> Array:
+      # [rows, key_length, heads, head_dim]
+      if inputs_kv is None:
+        return self.get_variable('memory', name)
+      new = project(name, inputs_kv, normal)
+      new = new.reshape(*inputs_kv.shape[:2], *heads)
+      if position is None:
+        return new
+      whole = lax.dynamic_update_slice_in_dim(
+        self.get_variable('cache', name), new, position, axis=1
+      )
+      self.put_variable('cache', name, whole)
+      return whole
+
     query_rows, query_length = inputs_q.shape[:2]
+    query = project('query', inputs_q, scaled)
+    key, value = remembered('key'), remembered('value')
     # [rows * k, query_length, emb] -> [rows, k * query_length, heads, head_dim]
-    query = project('query', inputs_q, scaled).reshape(rows, -1, *heads)
-    key = project('key', inputs_kv, normal).reshape(rows, key_length, *heads)
-    value = project('value', inputs_kv, normal).reshape(
-      rows, key_length, *heads
-    )
+    query = query.reshape(key.shape[0], -1, *heads)
     query, key, value = (
       constrain(x, ('batch', 'length', 'heads', 'kv'))
       for x in (query, key, value)

@@ -172,19 +172,26 @@ class DecoderLayer(_Layer):
   def __call__(
     self,
     x: Array,
-    encoded: Array,
+    encoded: Array | None,
     causal_mask: Array,
     encoder_mask: Array,
+    position: Array | None,
     position_bias: Array | None,
   ) -> tuple[Array, None]:
     """[batch * k, length, emb_dim] -> the same shape, and None."""
     x = layers.constrain(x, ('batch', 'length', 'embed'))
     if position_bias is None:
       bias = _position_bias(self.config, bidirectional=False)
-      position_bias = bias(x.shape[1], x.shape[1])
+      position_bias = bias(
+        x.shape[1], causal_mask.shape[-1], 0 if position is None else position
+      )
     y = self.norm('pre_self_attention_layer_norm', x)
     y = _attention(self.config, 'self_attention')(
-      y, y, position_bias + causal_mask, deterministic=self.deterministic
+      y,
+      y,
+      position_bias + causal_mask,
+      deterministic=self.deterministic,
+      position=position,
     )
     x = x + self.dropout(y)
     y = self.norm('pre_cross_attention_layer_norm', x)
@@ -207,15 +214,26 @@ class _Stack(nn.Module):
     )
 
   def run_layers(
-    self, layer: type[_Layer], depth: int, side: str, x: Array, *args: Any
+    self,
+    layer: type[_Layer],
+    depth: int,
+    side: str,
+    x: Array,
+    *args: Any,
+    keys: int,
+    start: Array | int = 0,
   ) -> Array:
-    """Applies ``depth`` layers: one after the other, or scanned."""
+    """Applies ``depth`` layers: one after the other, or scanned.
+
+    ``keys`` and ``start`` are the lengths and the place of the self-attention's
+    position bias.
+    """
     c = self.config
     bidirectional = side == 'encoder'
     position_bias = None
     if not c.biases_per_layer:
       bias = _position_bias(c, bidirectional=bidirectional)
-      position_bias = bias(x.shape[1], x.shape[1])
+      position_bias = bias(x.shape[1], keys, start)
     if c.remat != 'none':
       layer = nn.remat(
         layer,
@@ -225,7 +243,7 @@ class _Stack(nn.Module):
     if c.scan_layers:
       layer = nn.scan(
         layer,
-        variable_axes={'params': 1},
+        variable_axes={'params': 1, 'cache': 0, 'memory': 0},
         split_rngs={'params': True, 'dropout': True},
         in_axes=nn.broadcast,
         length=depth,
@@ -252,6 +270,7 @@ class Encoder(_Stack):
       'encoder',
       self.dropout(embedded),
       mask,
+      keys=embedded.shape[1],
     )
 
 
@@ -260,7 +279,12 @@ class Decoder(_Stack):
 
   @nn.compact
   def __call__(
-    self, embedded: Array, encoded: Array, encoder_mask: Array
+    self,
+    embedded: Array,
+    encoded: Array | None,
+    encoder_mask: Array,
+    position: Array | None = None,
+    most: int = 0,
   ) -> Array:
     """[batch * k, length, emb_dim] -> the same shape; see ``decode``."""
     c = self.config
@@ -268,8 +292,11 @@ class Decoder(_Stack):
       # Declared here for its name, multiplied in the objective.
       _OutputKernel(c.emb_dim, c.vocab_size, name='logits_dense')()
     length = embedded.shape[1]
-    # [1, 1, length, length]: position i sees 0..i.
-    causal = jnp.tril(jnp.ones((length, length), bool))[None, None]
+    keys = length if position is None else most
+    start = 0 if position is None else position
+    # [1, 1, length, keys]: position i sees 0..i.
+    places = jnp.arange(length)[:, None] + start
+    causal = (jnp.arange(keys) <= places)[None, None]
     causal_mask = jnp.where(causal, 0.0, layers.MASKED)
     return self.run_layers(
       DecoderLayer,
@@ -279,6 +306,9 @@ class Decoder(_Stack):
       encoded,
       causal_mask,
       encoder_mask,
+      position,
+      keys=keys,
+      start=start,
     )
 
 
@@ -348,6 +378,28 @@ class Transformer(nn.Module):
     mask = _padding_mask(encoder_input_tokens)
     embedded = self.token_embedder(decoder_input_tokens)
     return self.decoder(embedded, encoded, mask)
+
+  def decode_step(
+    self,
+    encoder_input_tokens: Array,
+    tokens: Array,
+    position: Array,
+    most: int,
+  ) -> Array:
+    """Decodes one token more, see ``nn/decoding.py``.
+
+    Args:
+      encoder_input_tokens: int [batch, input_length], to mask its padding.
+      tokens: int [batch * k], the decoder's inputs at ``position``.
+      position: int scalar, counted from 0.
+      most: places in the cache.
+
+    Returns:
+      Hidden states [batch * k, emb_dim] at ``position``.
+    """
+    mask = _padding_mask(encoder_input_tokens)
+    embedded = self.token_embedder(tokens[:, None])
+    return self.decoder(embedded, None, mask, position, most)[:, 0]
 
   def __call__(
     self,

@@ -1,0 +1,127 @@
+"""T5's decoder token by token: what was computed for earlier tokens is kept.
+
+``start`` makes the keys and values of the inputs, once, and room for those of
+the tokens; ``step`` decodes one more. Teacher forcing is ``nn/t5.py``. Not
+here: which token comes next (``generation.py``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple, cast
+
+import jax
+import jax.numpy as jnp
+from flax.traverse_util import flatten_dict, unflatten_dict
+
+from t5score_jax.nn import t5
+
+Array = jax.Array
+Tree = Any
+
+
+class Memory(NamedTuple):
+  """Keys and values by the names of the attention layers.
+
+  Attributes:
+    inputs: those of the inputs, leaves [batch, input_length, heads, head_dim].
+    tokens: those of the tokens so far, leaves [batch * k, most, heads,
+      head_dim].
+
+  Scanned layers are stacked on a new first axis.
+  """
+
+  inputs: Tree
+  tokens: Tree
+
+
+def start(
+  params: t5.Params, config: t5.T5Config, encoded: Array, rows: int, most: int
+) -> Memory:
+  """What decoding begins with.
+
+  Args:
+    params: the network's parameters.
+    config: its shape.
+    encoded: [batch, input_length, emb_dim], from ``Transformer.encode``.
+    rows: batch * k sequences, rows b*k .. b*k + k - 1 of encoded row b.
+    most: tokens a sequence may have.
+
+  Returns:
+    The inputs' keys and values, and zeros for those of tokens.
+  """
+  heads = (config.num_heads, config.head_dim)
+  batch, length, emb_dim = encoded.shape
+  inputs, tokens = {}, {}
+  for path, kernel in flatten_dict(_mapping(params['decoder'])).items():
+    *place, attention, name, _ = ('', '', *path)
+    at = ('decoder', *place[2:], attention, name)
+    if name not in ('key', 'value'):
+      continue
+    if attention == 'self_attention':
+      depth = (kernel.shape[1],) if config.scan_layers else ()
+      shape = (*depth, rows, most, *heads)
+      tokens[at] = jnp.zeros(shape, config.array_dtype)
+      continue
+    # [emb_dim, joined], or scanned [emb_dim, layers, heads, head_dim]
+    kernel = kernel.reshape(emb_dim, -1).astype(config.array_dtype)
+    made = jnp.dot(encoded.astype(config.array_dtype), kernel)
+    made = made.reshape(batch, length, -1, *heads)
+    made = jnp.moveaxis(made, 2, 0)
+    inputs[at] = made if config.scan_layers else made[0]
+  return Memory(unflatten_dict(inputs), unflatten_dict(tokens))
+
+
+def step(
+  params: t5.Params,
+  config: t5.T5Config,
+  memory: Memory,
+  encoder_tokens: Array,
+  tokens: Array,
+  position: Array,
+) -> tuple[Array, Memory]:
+  """Decodes one token of each sequence.
+
+  Args:
+    params: the network's parameters.
+    config: its shape.
+    memory: from ``start``, or the step before.
+    encoder_tokens: int [batch, input_length], to mask its padding.
+    tokens: int [batch * k], the decoder's inputs at this position: 0 at the
+      first, then the target's tokens.
+    position: int scalar, counted from 0, the same for all.
+
+  Returns:
+    Logits float32 [batch * k, vocab_size] of the next token, and the memory
+    with this token's keys and values.
+  """
+  axis = 2 if config.scan_layers else 1
+  hidden, changed = t5.Transformer(config).apply(
+    {'params': params, 'memory': memory.inputs, 'cache': memory.tokens},
+    encoder_tokens,
+    tokens,
+    position,
+    jax.tree.leaves(memory.tokens)[0].shape[axis],
+    method='decode_step',
+    mutable=['cache'],
+  )
+  kernel = t5.output_kernel(params, config).astype(config.array_dtype)
+  logits = jnp.dot(
+    cast(Array, hidden), kernel, preferred_element_type=jnp.float32
+  )
+  return logits, memory._replace(tokens=changed['cache'])
+
+
+def reorder(memory: Memory, config: t5.T5Config, rows: Array) -> Memory:
+  """Sequence i goes on from what sequence ``rows[i]``, int [batch * k], was."""
+  axis = 1 if config.scan_layers else 0
+  return memory._replace(
+    tokens=jax.tree.map(lambda x: jnp.take(x, rows, axis), memory.tokens)
+  )
+
+
+def _mapping(tree: Mapping[str, Any]) -> dict[str, Any]:
+  return {
+    key: _mapping(value) if isinstance(value, Mapping) else value
+    for key, value in tree.items()
+  }
