@@ -46,7 +46,8 @@ LEVELS: dict[int, list[str]] = {
     'nn.copy_init',
     'models',
     'training.inputs training.bucketing training.reports',
-    'checkpoints.bundle',
+    'checkpoints.weights checkpoints.layouts checkpoints.formats'
+    ' checkpoints.bundle',
     'calibration',
     'evaluation.significance evaluation.agreement evaluation.tables',
   ],

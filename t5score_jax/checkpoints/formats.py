@@ -1,0 +1,93 @@
+"""Formats of checkpoints, found by module: `checkpoints/FORMAT.py`.
+
+A module of this package is a format if it defines
+
+    open_source(path, options) -> Source
+        Reads no weights yet. Raises CheckpointError.
+    detect(path) -> bool
+        Whether the path looks like one, for `--from` left out.
+
+and it can be written if it defines
+
+    write(source, folder, *, dtype, max_shard_bytes) -> None
+        Into an existing empty folder, which the caller renames. `dtype` is a
+        key of `weights.DTYPES`.
+
+Such modules are found without importing them, so that a format that is not
+there is not offered. Not here: what converting does (`checkpoints/convert.py`).
+"""
+
+from __future__ import annotations
+
+import ast
+import functools
+import importlib
+import pkgutil
+from pathlib import Path
+from types import ModuleType
+
+from t5score_jax import checkpoints
+from t5score_jax.checkpoints.weights import CheckpointError
+
+#: What formats are called, where that is not the module's name.
+_SHORT = {'huggingface': 'hf'}
+
+
+@functools.lru_cache(maxsize=1)
+def _functions() -> dict[str, frozenset[str]]:
+  """Format -> the functions that its module defines."""
+  found = {}
+  for path in checkpoints.__path__:
+    for info in pkgutil.iter_modules([path]):
+      source = (Path(path) / f'{info.name}.py').read_text(encoding='utf-8')
+      names = frozenset(
+        node.name
+        for node in ast.parse(source).body
+        if isinstance(node, ast.FunctionDef)
+      )
+      if {'open_source', 'detect'} <= names:
+        found[_SHORT.get(info.name, info.name)] = names
+  return found
+
+
+def readable() -> list[str]:
+  """Names of the formats that can be read."""
+  return sorted(_functions())
+
+
+def writable() -> list[str]:
+  """Names of the formats that can be written."""
+  return sorted(
+    name for name, found in _functions().items() if 'write' in found
+  )
+
+
+def load(name: str) -> ModuleType:
+  """The module of a format.
+
+  Raises:
+    CheckpointError: There is none of that name.
+  """
+  if name not in _functions():
+    raise CheckpointError(
+      f'there is no format {name!r}; there are {", ".join(readable())}'
+    )
+  long = {short: module for module, short in _SHORT.items()}.get(name, name)
+  return importlib.import_module(f'{checkpoints.__name__}.{long}')
+
+
+def detect(path: Path) -> str:
+  """Names the format that a path is of.
+
+  Raises:
+    CheckpointError: There is no such path, or no format knows it.
+  """
+  if not path.exists():
+    raise CheckpointError(f'{path}: no such file or folder')
+  for name in readable():
+    if load(name).detect(path):
+      return name
+  raise CheckpointError(
+    f'{path}: not a checkpoint of a known format ({", ".join(readable())}); '
+    '--from names the format of one that is not recognised'
+  )
