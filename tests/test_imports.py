@@ -47,7 +47,7 @@ LEVELS: dict[int, list[str]] = {
     'models',
     'training.inputs training.bucketing training.reports',
     'checkpoints.weights checkpoints.layouts checkpoints.formats'
-    ' checkpoints.bundle',
+    ' checkpoints.safetensors_files checkpoints.bundle',
     'calibration',
     'evaluation.significance evaluation.agreement evaluation.tables',
   ],

@@ -121,9 +121,9 @@ class LazyArray:
     block = [
       min(part, size) for part, size in zip(self.block, self.shape, strict=True)
     ]
+    if not self.size:
+      return
     for axis in reversed(range(len(block))):
-      if not block[axis]:
-        return
       nbytes = math.prod(block) * self.dtype.itemsize
       times = max(1, max_bytes // nbytes)
       block[axis] = min(block[axis] * times, self.shape[axis])

@@ -1,0 +1,316 @@
+"""Safetensors files, read and written a block at a time.
+
+The safetensors library maps a file into memory to read it and wants all arrays
+in memory to write one. Models larger than memory need neither: here arrays
+are read lazily and written as they are read, in files of limited size with an
+index, as HuggingFace shards them.
+
+A file is: 8 bytes, the header's length (little-endian); the header, JSON: name
+-> {dtype, shape, data_offsets}; the arrays, row-major, without gaps.
+Not here: which names and dtypes a format wants.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import json
+import math
+import os
+import weakref
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+
+from t5score_jax.checkpoints.weights import (
+  BLOCK_BYTES,
+  CheckpointError,
+  Index,
+  LazyArray,
+  Shape,
+)
+
+_DTYPES = {
+  'F64': np.dtype('<f8'),
+  'F32': np.dtype('<f4'),
+  'F16': np.dtype('<f2'),
+  'BF16': np.dtype(ml_dtypes.bfloat16),
+  'I64': np.dtype('<i8'),
+  'I32': np.dtype('<i4'),
+  'I16': np.dtype('<i2'),
+  'I8': np.dtype('i1'),
+  'U8': np.dtype('u1'),
+  'BOOL': np.dtype('?'),
+}
+_CODES = {dtype: code for code, dtype in _DTYPES.items()}
+# Below this many contiguous bytes, whole rows are read and cut in memory.
+_SMALL_RUN = 4096
+
+
+class FileError(CheckpointError):
+  """Not a whole safetensors file."""
+
+
+def open_folder(folder: Path, stem: str = 'model') -> dict[str, LazyArray]:
+  """Opens STEM.safetensors, or the shards that its index names.
+
+  Args:
+    folder: Where they lie.
+    stem: The file's name before '.safetensors'.
+
+  Returns:
+    Arrays by name.
+
+  Raises:
+    FileError: A file is missing, cut short or not of this format.
+  """
+  index = folder / f'{stem}.safetensors.index.json'
+  if not index.is_file():
+    return open_file(folder / f'{stem}.safetensors')
+  try:
+    places = json.loads(index.read_text('utf-8'))['weight_map']
+    names = sorted(set(places.values()))
+  except (ValueError, KeyError, TypeError, AttributeError) as error:
+    raise FileError(f'{index}: not an index of shards ({error!r})') from error
+  arrays: dict[str, LazyArray] = {}
+  for name in names:
+    if Path(name).name != name:
+      raise FileError(f'{index}: the shard {name!r} is not in this folder')
+    arrays.update(open_file(folder / name))
+  if missing := sorted(set(places) - set(arrays)):
+    raise FileError(
+      f'{index}: names {missing[0]}, which its shard does not hold'
+    )
+  return {name: arrays[name] for name in places}
+
+
+def open_file(path: Path) -> dict[str, LazyArray]:
+  """Opens one file; see `open_folder`."""
+  try:
+    descriptor = os.open(path, os.O_RDONLY)
+  except FileNotFoundError:
+    raise FileError(f'{path}: no such file: the folder is incomplete') from None
+  file = _File(path, descriptor)
+  size = os.fstat(descriptor).st_size
+  length = int.from_bytes(os.pread(descriptor, 8, 0), 'little')
+  if size < 8 or length > size - 8:
+    raise _damaged(path, f'{size} bytes')
+  try:
+    header = json.loads(os.pread(descriptor, length, 8))
+    arrays = {
+      name: _lazy(file, 8 + length, entry)
+      for name, entry in header.items()
+      if name != '__metadata__'
+    }
+    ends = [
+      entry['data_offsets'][1] for n, entry in header.items() if n in arrays
+    ]
+  except (ValueError, KeyError, TypeError, AttributeError) as error:
+    raise _damaged(path, f'header: {error!r}') from error
+  if 8 + length + max(ends, default=0) != size:
+    raise _damaged(
+      path, f'{size} bytes where {8 + length + max(ends, default=0)} belong'
+    )
+  return arrays
+
+
+def _damaged(path: Path, problem: str) -> FileError:
+  return FileError(
+    f'{path}: not a whole safetensors file ({problem}): copy or download it '
+    'again'
+  )
+
+
+class _File:
+  """An open file, closed with the last array that reads from it."""
+
+  def __init__(self, path: Path, descriptor: int):
+    self.path = path
+    self.descriptor = descriptor
+    weakref.finalize(self, os.close, descriptor)
+
+  def read_into(self, buffer: memoryview, offset: int) -> None:
+    """Fills a buffer from the file."""
+    done = 0
+    while done < len(buffer):
+      count = os.preadv(self.descriptor, [buffer[done:]], offset + done)
+      if not count:
+        raise _damaged(self.path, f'it ends at byte {offset + done}')
+      done += count
+
+
+def _lazy(file: _File, start: int, entry: Mapping[str, Any]) -> LazyArray:
+  shape: Shape = tuple(int(size) for size in entry['shape'])
+  dtype = _DTYPES[entry['dtype']]
+  first, last = entry['data_offsets']
+  if last - first != math.prod(shape) * dtype.itemsize:
+    raise ValueError(f'{shape} of {dtype} in {last - first} bytes')
+
+  def fetch(index: Index) -> np.ndarray:
+    return _read(file, start + first, shape, dtype, index)
+
+  block = (1, *shape[1:]) if shape else ()
+  return LazyArray(shape, dtype, fetch, block)
+
+
+def _read(
+  file: _File, offset: int, shape: Shape, dtype: np.dtype, index: Index
+) -> np.ndarray:
+  """Reads a part of the array that begins at a byte of the file."""
+  wanted = tuple(part.stop - part.start for part in index)
+  axes = _contiguous(shape, index)
+  if math.prod(wanted[axes:]) * dtype.itemsize < _SMALL_RUN and axes > 0:
+    # Short runs: all columns, of the rows only, cut afterwards.
+    rows = (*index[:1], *(slice(0, size) for size in shape[1:]))
+    if rows != index:
+      found = _read(file, offset, shape, dtype, rows)
+      return np.ascontiguousarray(found[(slice(None), *index[1:])])
+  out = np.empty(wanted, dtype)
+  if out.size:
+    flat = memoryview(out.reshape(-1).view(np.uint8))
+    done = 0
+    for place, count in _runs(shape, index, axes):
+      nbytes = count * dtype.itemsize
+      part = flat[done : done + nbytes]
+      file.read_into(part, offset + place * dtype.itemsize)
+      done += nbytes
+  return out
+
+
+def _contiguous(shape: Shape, index: Index) -> int:
+  """The number of leading axes that a run of the part can't extend over."""
+  axes = len(shape)
+  while axes and index[axes - 1] == slice(0, shape[axes - 1]):
+    axes -= 1
+  return max(0, axes - 1)
+
+
+def _runs(shape: Shape, index: Index, axes: int) -> Iterator[tuple[int, int]]:
+  """Yields (first element, count) of the contiguous runs of a part."""
+  strides = [math.prod(shape[axis + 1 :]) for axis in range(len(shape))]
+  count = math.prod(part.stop - part.start for part in index[axes:])
+  base = sum(
+    part.start * stride
+    for part, stride in zip(index[axes:], strides[axes:], strict=True)
+  )
+  places = (range(part.start, part.stop) for part in index[:axes])
+  for place in itertools.product(*places):
+    yield base + sum(map(int.__mul__, place, strides)), count
+
+
+def write_folder(
+  folder: Path,
+  arrays: Mapping[str, LazyArray],
+  max_shard_bytes: int,
+  stem: str = 'model',
+  metadata: Mapping[str, str] | None = None,
+) -> list[str]:
+  """Writes arrays as one file, or as shards and an index where they are large.
+
+  Memory: a block (`weights.BLOCK_BYTES`), or the block in which an array can be
+  read if that is larger.
+
+  Args:
+    folder: An existing folder.
+    arrays: By name; of the dtypes they are stored in.
+    max_shard_bytes: The size of a shard; one larger array is a shard of its
+      own.
+    stem: As `open_folder`.
+    metadata: Strings for the header; HuggingFace wants {'format': 'pt'}.
+
+  Returns:
+    The names of the files written.
+
+  Raises:
+    OSError: The disk is full, or the folder can't be written.
+  """
+  shards = _shards(arrays, max_shard_bytes)
+  if len(shards) == 1:
+    name = f'{stem}.safetensors'
+    write_file(folder / name, arrays, metadata)
+    return [name]
+  count = len(shards)
+  places: dict[str, str] = {}
+  for number, names in enumerate(shards, 1):
+    file = f'{stem}-{number:05}-of-{count:05}.safetensors'
+    write_file(folder / file, {n: arrays[n] for n in names}, metadata)
+    places.update(dict.fromkeys(names, file))
+  index = {
+    'metadata': {'total_size': sum(a.nbytes for a in arrays.values())},
+    'weight_map': dict(sorted(places.items())),
+  }
+  name = f'{stem}.safetensors.index.json'
+  with open(folder / name, 'w', encoding='utf-8') as stream:
+    json.dump(index, stream, indent=2)
+    stream.write('\n')
+  return [*sorted(set(places.values())), name]
+
+
+def _shards(arrays: Mapping[str, LazyArray], max_bytes: int) -> list[list[str]]:
+  """Distributes the names over shards, in order."""
+  shards: list[list[str]] = [[]]
+  filled = 0
+  for name, array in arrays.items():
+    if shards[-1] and filled + array.nbytes > max_bytes:
+      shards.append([])
+      filled = 0
+    shards[-1].append(name)
+    filled += array.nbytes
+  return shards
+
+
+def write_file(
+  path: Path,
+  arrays: Mapping[str, LazyArray],
+  metadata: Mapping[str, str] | None = None,
+) -> None:
+  """Writes one file; see `write_folder`."""
+  header: dict[str, Any] = {}
+  if metadata:
+    header['__metadata__'] = dict(metadata)
+  offset = 0
+  for name, array in arrays.items():
+    header[name] = {
+      'dtype': _CODES[array.dtype],
+      'shape': list(array.shape),
+      'data_offsets': [offset, offset + array.nbytes],
+    }
+    offset += array.nbytes
+  text = json.dumps(header, separators=(',', ':')).encode()
+  text += b' ' * (-len(text) % 8)
+  descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
+  try:
+    start = 8 + len(text)
+    _write(descriptor, memoryview(len(text).to_bytes(8, 'little') + text), 0)
+    for name, array in arrays.items():
+      _write_array(descriptor, start + header[name]['data_offsets'][0], array)
+    os.fsync(descriptor)
+  finally:
+    os.close(descriptor)
+
+
+def _write_array(descriptor: int, offset: int, array: LazyArray) -> None:
+  itemsize = array.dtype.itemsize
+  for index in array.blocks(BLOCK_BYTES):
+    values = np.ascontiguousarray(array.read(index), array.dtype)
+    flat = memoryview(values.reshape(-1).view(np.uint8))
+    done = 0
+    for place, count in _runs(
+      array.shape, index, _contiguous(array.shape, index)
+    ):
+      nbytes = count * itemsize
+      _write(descriptor, flat[done : done + nbytes], offset + place * itemsize)
+      done += nbytes
+  # Written pages are of no more use: without this, a file larger than memory
+  # pushes out everything else.
+  with contextlib.suppress(OSError, AttributeError):
+    os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
+
+
+def _write(descriptor: int, buffer: memoryview, offset: int) -> None:
+  done = 0
+  while done < len(buffer):
+    done += os.pwrite(descriptor, buffer[done:], offset + done)
