@@ -83,7 +83,12 @@ setuptools.setup(
   license='Apache-2.0',
   license_files=['LICENSE'],
   python_requires='>=3.10',
-  packages=[*_PACKAGES, 't5score_jax.tasks', 't5score_jax.gin_configs'],
+  packages=[
+    *_PACKAGES,
+    't5score_jax.tasks',
+    't5score_jax.gin_configs',
+    't5score_jax.gin_configs.t5x',
+  ],
   package_dir={
     't5score_jax': 't5score_jax',
     't5score_jax.tasks': 'tasks',

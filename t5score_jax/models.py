@@ -122,6 +122,12 @@ class T5ScoreModel(abc.ABC):
     return t5.logical_axes(jax.eval_shape(self.init, jax.random.key(0)))
 
   @abc.abstractmethod
+  def scores(
+    self, params: Params, batch: Batch, rng: Array | None = None
+  ) -> Array:
+    """Equation 1 of each target that the loss looks at; as ``loss_fn``."""
+
+  @abc.abstractmethod
   def loss_fn(
     self, params: Params, batch: Batch, rng: Array | None
   ) -> LossOutput:
@@ -144,7 +150,10 @@ class T5ScoreModel(abc.ABC):
     targets: Array,
     rng: Array | None,
   ) -> Array:
-    """Token log-probabilities [batch * k, length] of k targets an input."""
+    """Token log-probabilities [batch * k, length] of k targets an input.
+
+    All that losses need of the network; ``module_models`` has another one.
+    """
     rngs = None
     if rng is not None:
       noise_rng, dropout_rng = jax.random.split(rng)
@@ -190,15 +199,26 @@ class GenerativeModel(T5ScoreModel):
     super().__init__(config, input_noise)
     self.normalize = normalize
 
+  def scores(
+    self, params: Params, batch: Batch, rng: Array | None = None
+  ) -> Array:
+    """Scores [batch]; see the base class."""
+    return objectives.sequence_scores(*self._weighted(params, batch, rng))
+
+  def _weighted(
+    self, params: Params, batch: Batch, rng: Array | None
+  ) -> tuple[Array, Array]:
+    """Log-probabilities and weights, each [batch, target_length]."""
+    targets = batch['decoder_target_tokens']
+    weights = batch.get('decoder_loss_weights', token_weights(targets))
+    inputs = batch['encoder_input_tokens']
+    return self._log_probs(params, inputs, targets, rng), weights
+
   def loss_fn(
     self, params: Params, batch: Batch, rng: Array | None
   ) -> LossOutput:
     """Equation 2; see the base class."""
-    targets = batch['decoder_target_tokens']
-    weights = batch.get('decoder_loss_weights', token_weights(targets))
-    log_probs = self._log_probs(
-      params, batch['encoder_input_tokens'], targets, rng
-    )
+    log_probs, weights = self._weighted(params, batch, rng)
     loss, weight = objectives.nll(log_probs, weights, self.normalize)
     metrics = {
       'loss': (loss, weight),
@@ -209,7 +229,7 @@ class GenerativeModel(T5ScoreModel):
 
 
 @gin.configurable
-class ParaphraseModel(T5ScoreModel):
+class ParaphraseModel(GenerativeModel):
   """Equation 2 between texts of one meaning, paired anew at every step.
 
   Reads the same batches as ``GroupModel``, ratings unused: all translations
@@ -231,37 +251,33 @@ class ParaphraseModel(T5ScoreModel):
     pseudo_reference: float = 0.0,
     normalize: str = 'sequence',
   ):
-    super().__init__(config, input_noise)
+    super().__init__(config, input_noise, normalize)
     if not 0.0 <= pseudo_reference <= 1.0:
       raise ValueError(
         f'pseudo_reference={pseudo_reference}: must be in [0, 1]'
       )
     self.pseudo_reference = pseudo_reference
-    self.normalize = normalize
 
-  def loss_fn(
+  def scores(
+    self, params: Params, batch: Batch, rng: Array | None = None
+  ) -> Array:
+    """Scores [batch, n] of the drawn pairs; see the base class."""
+    scores = super().scores(params, batch, rng)
+    return scores.reshape(batch['group_mask'].shape)
+
+  def _weighted(
     self, params: Params, batch: Batch, rng: Array | None
-  ) -> LossOutput:
-    """Equation 2 over drawn pairs; see the base class.
-
-    Without ``rng`` the partner is the shared text and directions alternate.
-    """
+  ) -> tuple[Array, Array]:
+    """Log-probabilities and weights of pairs, each [batch * n, length]."""
     pair_rng = None
     if rng is not None:
       rng, pair_rng = jax.random.split(rng)
     inputs, targets = self._pairs(batch, pair_rng)
     weights = token_weights(targets) * batch['group_mask'].reshape(-1, 1)
-    log_probs = self._log_probs(params, inputs, targets, rng)
-    loss, weight = objectives.nll(log_probs, weights, self.normalize)
-    metrics = {
-      'loss': (loss, weight),
-      'nll_per_token': objectives.nll(log_probs, weights, 'tokens'),
-      'tokens': (jnp.sum(weights), jnp.ones(())),
-    }
-    return loss, {'weight': weight, 'metrics': metrics}
+    return self._log_probs(params, inputs, targets, rng), weights
 
   def _pairs(self, batch: Batch, rng: Array | None) -> tuple[Array, Array]:
-    """Inputs and targets, each [groups * n, length]."""
+    """Inputs and targets [groups * n, length]; without rng they alternate."""
     shared, hypotheses = batch['shared_tokens'], batch['hypothesis_tokens']
     groups, size, _ = hypotheses.shape
     length = max(shared.shape[-1], hypotheses.shape[-1])
@@ -366,20 +382,26 @@ class PairModel(_ContrastiveModel):
   [batch, 2]; index 0 is what humans prefer.
   """
 
-  def loss_fn(
-    self, params: Params, batch: Batch, rng: Array | None
-  ) -> LossOutput:
-    """Equation 3 over pairs; see the base class."""
+  def scores(
+    self, params: Params, batch: Batch, rng: Array | None = None
+  ) -> Array:
+    """Scores [batch, 2]; see the base class."""
     inputs = batch['encoder_input_tokens']
     targets = batch['decoder_target_tokens']
-    ratings = batch['ratings']
     # [batch, 2, length] -> [batch * 2, length]
-    scores = self._scores(
+    return self._scores(
       params,
       inputs.reshape(-1, inputs.shape[-1]),
       targets.reshape(-1, targets.shape[-1]),
       rng,
     ).reshape(-1, 2)
+
+  def loss_fn(
+    self, params: Params, batch: Batch, rng: Array | None
+  ) -> LossOutput:
+    """Equation 3 over pairs; see the base class."""
+    ratings = batch['ratings']
+    scores = self.scores(params, batch, rng)
     margin = objectives.pair_margin(
       scores[:, 0], scores[:, 1], ratings[:, 0], ratings[:, 1], self.alpha
     )
@@ -431,10 +453,17 @@ class GroupModel(_ContrastiveModel):
     self.min_gap = min_gap
     self.joint = joint
 
-  def loss_fn(
+  def scores(
+    self, params: Params, batch: Batch, rng: Array | None = None
+  ) -> Array:
+    """Scores [batch, n], the directions' mean; 0 on padding."""
+    scores = jnp.mean(self._by_direction(params, batch, rng), axis=0)
+    return scores * batch['group_mask']
+
+  def _by_direction(
     self, params: Params, batch: Batch, rng: Array | None
-  ) -> LossOutput:
-    """Equation 3 over groups; see the base class."""
+  ) -> Array:
+    """Scores [directions, batch, n]."""
     shared = batch['shared_tokens']
     hypotheses = batch['hypothesis_tokens']
     groups, size, length = hypotheses.shape
@@ -447,13 +476,19 @@ class GroupModel(_ContrastiveModel):
     if 'recall' in self.directions:
       targets = jnp.repeat(shared, size, axis=0)
       by_direction.append(self._scores(params, flat, targets, rngs[1]))
+    return jnp.stack(by_direction).reshape(-1, groups, size)
+
+  def loss_fn(
+    self, params: Params, batch: Batch, rng: Array | None
+  ) -> LossOutput:
+    """Equation 3 over groups; see the base class."""
     # [directions, groups, n]
-    scores = jnp.stack(by_direction).reshape(-1, groups, size)
+    scores = self._by_direction(params, batch, rng)
     if self.joint:
       scores = jnp.mean(scores, axis=0, keepdims=True)
     ratings = jnp.tile(batch['ratings'], (scores.shape[0], 1))
     mask = jnp.tile(batch['group_mask'], (scores.shape[0], 1))
-    scores = scores.reshape(-1, size)
+    scores = scores.reshape(-1, scores.shape[-1])
     margin = objectives.group_margin(
       scores, ratings, mask, self.alpha, self.min_gap
     )

@@ -51,8 +51,9 @@ LEVELS: dict[int, list[str]] = {
     'calibration',
     'evaluation.significance evaluation.agreement evaluation.tables',
   ],
-  3: ['checkpoints.native', 'scoring'],
+  3: ['checkpoints.native', 'scoring', 'module_models'],
   4: [
+    't5x',
     'training.loop',
     'metrics._sacrebleu metrics.t5score metrics.bleu metrics.chrf metrics.ter'
     ' metrics.rouge',
@@ -82,6 +83,7 @@ MAY_IMPORT_TENSORFLOW = (
   't5score_jax.tasks',
   't5score_jax.data.features',
   't5score_jax.training.inputs',
+  't5score_jax.t5x',
 )
 # What importing a metric or scoring with one must not bring in.
 SCORING_PATH = (
