@@ -29,15 +29,15 @@ LEVELS: dict[int, list[str]] = {
   0: [
     't5score_jax',
     'data.files data.tables data.records data.vocab',
-    'nn.layers',
-    'objectives',
+    'nn.axes nn.layers',
     'buckets compilation_cache',
-    'training.partitioning training.optimizers',
+    'training.adafactor training.optimizers',
   ],
   1: [
     'data.features data.judgments',
     'nn.t5 nn.decoding',
-    'training.state',
+    'objectives',
+    'training.partitioning training.state',
     'metrics.base',
     'evaluation.correlation evaluation.permutation evaluation.scores'
     ' evaluation.darr evaluation.wmt_files',
@@ -47,7 +47,8 @@ LEVELS: dict[int, list[str]] = {
     'models',
     'training.inputs training.bucketing training.reports',
     'checkpoints.weights checkpoints.layouts checkpoints.formats'
-    ' checkpoints.safetensors_files checkpoints.bundle',
+    ' checkpoints.safetensors_files checkpoints.stores checkpoints.bundle'
+    ' checkpoints.t5x',
     'calibration',
     'evaluation.significance evaluation.agreement evaluation.tables',
   ],

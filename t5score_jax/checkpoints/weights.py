@@ -111,8 +111,8 @@ class LazyArray:
       )
     return found
 
-  def blocks(self, max_bytes: int = BLOCK_BYTES) -> Iterator[Index]:
-    """Yields the indices of blocks that cover the array, in row-major order.
+  def block_shape(self, max_bytes: int = BLOCK_BYTES) -> Shape:
+    """The shape of a block that costs little to read and little memory.
 
     Args:
       max_bytes: Size of a block, in this array's dtype; exceeded only where
@@ -122,16 +122,20 @@ class LazyArray:
       min(part, size) for part, size in zip(self.block, self.shape, strict=True)
     ]
     if not self.size:
-      return
+      return tuple(block)
     for axis in reversed(range(len(block))):
       nbytes = math.prod(block) * self.dtype.itemsize
       times = max(1, max_bytes // nbytes)
       block[axis] = min(block[axis] * times, self.shape[axis])
-    steps = [
-      [slice(i, min(i + part, size)) for i in range(0, size, part)]
-      for part, size in zip(block, self.shape, strict=True)
-    ]
-    yield from itertools.product(*steps)
+    return tuple(block)
+
+  def blocks(self, max_bytes: int = BLOCK_BYTES) -> Iterator[Index]:
+    """Yields indices of blocks of `block_shape` that cover the array.
+
+    They come in row-major order; those at the ends may be smaller.
+    """
+    if self.size:
+      yield from grid(self.shape, self.block_shape(max_bytes))
 
   def astype(self, dtype: Any) -> LazyArray:
     """The same values in another dtype."""
@@ -216,6 +220,15 @@ class LazyArray:
       return (*shape[:axis], *shape[axis + 1 :])
 
     return LazyArray(drop(self.shape), self.dtype, fetch, drop(self.block))
+
+
+def grid(shape: Shape, block: Shape) -> Iterator[Index]:
+  """Indices of the blocks of one shape that cover an array of another."""
+  steps = [
+    [slice(i, min(i + part, size)) for i in range(0, size, part)]
+    for part, size in zip(block, shape, strict=True)
+  ]
+  yield from itertools.product(*steps)
 
 
 def stacked(arrays: Sequence[LazyArray], axis: int) -> LazyArray:
@@ -304,39 +317,44 @@ class Source:
 
 
 def choose_vocabulary(
-  spec: str | None, folder: Path, config: T5Config
-) -> vocab.Vocabulary | None:
+  spec: str | None, config: T5Config, *folders: Path
+) -> tuple[vocab.Vocabulary | None, tuple[str, ...]]:
   """The vocabulary named, found in a folder, or implied by the network's size.
 
   Args:
     spec: As `Options.vocabulary`.
-    folder: May hold `vocabulary.model` or `spiece.model`.
     config: 384 rows without a file mean ByT5's bytes.
+    *folders: Each may hold `vocabulary.model` or `spiece.model`.
 
   Returns:
-    None if nothing says which.
+    The vocabulary, None if nothing says which, and what was assumed.
 
   Raises:
     CheckpointError: No such file, not a vocabulary, or one of too many ids.
   """
+  notes: tuple[str, ...] = ()
   if spec is None:
     names = ('vocabulary.model', 'spiece.model')
-    found = [folder / name for name in names if (folder / name).is_file()]
-    spec = str(found[0]) if found else None
+    places = [folder / name for folder in folders for name in names]
+    spec = next((str(place) for place in places if place.is_file()), None)
   if spec is None and config.vocab_size == 384:
     spec = 'bytes'
+    notes = (
+      'vocabulary bytes: assumed, as there are 384 ids and no vocabulary.model '
+      '(--vocabulary says otherwise)',
+    )
   if spec is None:
-    return None
+    return None, ()
   try:
-    found_vocabulary = vocab.load_vocabulary(spec)
+    found = vocab.load_vocabulary(spec)
   except (OSError, ValueError) as error:
     raise CheckpointError(str(error)) from error
-  if found_vocabulary.vocab_size > config.vocab_size:
+  if found.vocab_size > config.vocab_size:
     raise CheckpointError(
-      f'the vocabulary {spec} has {found_vocabulary.vocab_size} ids, the '
-      f'network only {config.vocab_size}: they do not belong together'
+      f'the vocabulary {spec} has {found.vocab_size} ids, the network only '
+      f'{config.vocab_size}: they do not belong together'
     )
-  return found_vocabulary
+  return found, notes
 
 
 def diff(expected: Mapping[str, Shape], found: Mapping[str, Shape]) -> str:

@@ -1,0 +1,297 @@
+"""Arrays in TensorStore's zarr layouts: T5X's folders and Orbax's OCDBT.
+
+Reading is lazy and by chunk, so that an array saved from any number of devices
+is read as one. Writing makes an Orbax `state` folder chunk by chunk: Orbax
+itself wants all arrays in memory. Not here: which arrays there should be.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+import time
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import tensorstore as ts
+
+from t5score_jax.checkpoints.weights import (
+  BLOCK_BYTES,
+  CheckpointError,
+  Index,
+  LazyArray,
+  Shape,
+)
+
+_MANIFEST = 'manifest.ocdbt'
+#: A file of zarr's metadata at the end of an array's key -> its driver.
+_DRIVERS = {'.zarray': 'zarr', 'zarr.json': 'zarr3'}
+# No cache: blocks are read once, and memory is what conversions have to save.
+_CONTEXT = {'cache_pool': {'total_bytes_limit': 0}}
+# What TensorStore raises for files that are missing, damaged or of a full disk.
+ERRORS = (ValueError, OSError, NotImplementedError, RuntimeError)
+
+
+def open_array(kvstore: Mapping[str, Any], driver: str = 'zarr') -> LazyArray:
+  """Opens one array.
+
+  Args:
+    kvstore: TensorStore's specification of where it lies, the array's own
+      folder included.
+    driver: 'zarr' or 'zarr3'.
+
+  Raises:
+    CheckpointError: It is not there, or damaged.
+  """
+  return _lazy(_opening(kvstore, driver), str(kvstore.get('path')))
+
+
+def open_state(folder: Path, prefix: str = '') -> dict[str, LazyArray]:
+  """Opens the arrays of an Orbax folder, OCDBT or a zarr folder an array.
+
+  Args:
+    folder: Usually `checkpoint_N/state`.
+    prefix: The part of the tree to open, such as 'params.'.
+
+  Returns:
+    Arrays by '/'-joined name, without the prefix; none if there is no such
+    part.
+
+  Raises:
+    CheckpointError: The folder or an array in it can't be read.
+  """
+  base = _kvstore(folder)
+  opened = {
+    name: _opening({**base, 'path': _path(base, key)}, driver)
+    for name, key, driver in _array_keys(folder, base, prefix)
+  }
+  return {
+    name: _lazy(future, f'{folder}: {name}') for name, future in opened.items()
+  }
+
+
+def has(folder: Path, prefix: str) -> bool:
+  """Whether an Orbax folder holds arrays of that part of the tree.
+
+  Raises:
+    CheckpointError: The folder can't be read.
+  """
+  return any(_array_keys(folder, _kvstore(folder), prefix))
+
+
+def _kvstore(folder: Path) -> dict[str, Any]:
+  place = f'file://{folder.absolute()}/'
+  if (folder / _MANIFEST).is_file():
+    return {'driver': 'ocdbt', 'base': place}
+  return {'driver': 'file', 'path': f'{folder.absolute()}/'}
+
+
+def _path(base: Mapping[str, Any], key: str) -> str:
+  return f'{base.get("path", "")}{key}/'
+
+
+def _array_keys(
+  folder: Path, base: Mapping[str, Any], prefix: str
+) -> Iterator[tuple[str, str, str]]:
+  """Yields (name without prefix, key, driver) of the arrays."""
+  for key in _keys(folder, base, prefix):
+    place, _, file = key.rpartition('/')
+    if file in _DRIVERS and place.startswith(prefix):
+      # Orbax joins the names of a tree by '.'.
+      name = place.removeprefix(prefix).replace('.', '/')
+      yield name, place, _DRIVERS[file]
+
+
+def _keys(folder: Path, base: Mapping[str, Any], prefix: str) -> Iterator[str]:
+  if base['driver'] == 'file':
+    for child in sorted(folder.iterdir()):
+      for file in _DRIVERS:
+        if (child / file).is_file():
+          yield f'{child.name}/{file}'
+    return
+  try:
+    store = ts.KvStore.open(dict(base)).result()
+    end = prefix[:-1] + chr(ord(prefix[-1]) + 1) if prefix else ''
+    listed = store.list(ts.KvStore.KeyRange(prefix, end)).result()
+  except ERRORS as error:
+    raise _unreadable(str(folder), error) from error
+  yield from (key.decode() for key in listed)
+
+
+def _opening(kvstore: Mapping[str, Any], driver: str) -> Any:
+  return ts.open(
+    {
+      'driver': driver,
+      'kvstore': dict(kvstore),
+      # Nothing else writes here, and asking again costs a look at the disk.
+      'recheck_cached_data': False,
+      'recheck_cached_metadata': False,
+      'context': _CONTEXT,
+    },
+    open=True,
+    read=True,
+  )
+
+
+def _lazy(future: Any, place: str) -> LazyArray:
+  try:
+    store = future.result()
+  except ERRORS as error:
+    raise _unreadable(place, error) from error
+  chunks = store.chunk_layout.read_chunk.shape or store.shape
+
+  def fetch(index: Index) -> np.ndarray:
+    try:
+      return store[index].read().result() if index else store.read().result()
+    except ERRORS as error:
+      raise _unreadable(place, error) from error
+
+  return LazyArray(
+    tuple(store.shape),
+    store.dtype.numpy_dtype,
+    fetch,
+    tuple(min(c, s) for c, s in zip(chunks, store.shape, strict=True)),
+  )
+
+
+def _unreadable(place: str, error: BaseException) -> CheckpointError:
+  return CheckpointError(f'{place}: cannot be read ({_brief(error)})')
+
+
+def _brief(error: BaseException) -> str:
+  """TensorStore's message without its own places in source code."""
+  text = re.sub(r'\s*\[(source locations|tensorstore_spec)=.*', '', str(error))
+  return ' '.join(text.split())[:300]
+
+
+def write_state(
+  folder: Path, arrays: Mapping[str, LazyArray], block_bytes: int = BLOCK_BYTES
+) -> None:
+  """Writes an Orbax `state` folder, which Orbax restores as a nested dict.
+
+  Chunks have the shape in which an array is read, so that each is written
+  once, and at most `block_bytes`, so that any number of devices reads what it
+  needs. Memory: two blocks and their compressed copies, where a block is
+  `block_bytes` or what the source can only read in one piece.
+
+  Args:
+    folder: A new folder.
+    arrays: By '/'-joined name; of the dtypes they are stored in.
+    block_bytes: Size of a chunk.
+
+  Raises:
+    OSError: The disk is full, or the folder can't be written.
+  """
+  folder.mkdir()
+  tree: dict[str, Any] = {}
+  described = []
+  for name, array in arrays.items():
+    chunks = _chunks(array, block_bytes)
+    _write_array(folder, name.replace('/', '.'), array, chunks, block_bytes)
+    keys = name.split('/')
+    tree[str(tuple(keys))] = {
+      'key_metadata': [{'key': key, 'key_type': 2} for key in keys],
+      'value_metadata': {
+        'value_type': 'jax.Array',
+        'skip_deserialize': False,
+        'write_shape': list(array.shape),
+      },
+    }
+    shapes = {
+      'param_name': name.replace('/', '.'),
+      'write_shape': list(array.shape),
+      'chunk_shape': list(chunks),
+      'ext_metadata': None,
+    }
+    described.append({'array_metadata': shapes})
+  metadata = {
+    'tree_metadata': tree,
+    'use_ocdbt': True,
+    'use_zarr3': False,
+    'store_array_data_equal_to_fill_value': True,
+    'custom_metadata': None,
+  }
+  _write_json(folder / '_METADATA', metadata)
+  (folder / 'array_metadatas').mkdir()
+  _write_json(
+    folder / 'array_metadatas' / 'process_0', {'array_metadatas': described}
+  )
+
+
+def write_checkpoint_metadata(
+  folder: Path, handlers: Mapping[str, str]
+) -> None:
+  """Writes the file by which Orbax knows what `checkpoint_N` holds.
+
+  Args:
+    folder: `checkpoint_N`.
+    handlers: Item -> the class of Orbax that reads it.
+  """
+  now = time.time_ns()
+  metadata = {
+    'item_handlers': dict(handlers),
+    'metrics': {},
+    'performance_metrics': {},
+    'init_timestamp_nsecs': now,
+    'commit_timestamp_nsecs': now,
+    'custom_metadata': {},
+  }
+  _write_json(folder / '_CHECKPOINT_METADATA', metadata)
+
+
+def _write_json(path: Path, value: Any) -> None:
+  path.write_text(json.dumps(value), encoding='utf-8')
+
+
+def _chunks(array: LazyArray, block_bytes: int) -> Shape:
+  """The blocks' shape, divided evenly where a block is too large."""
+  chunks = [max(1, size) for size in array.block_shape(block_bytes)]
+  for axis, size in enumerate(chunks):
+    nbytes = math.prod(chunks) * array.dtype.itemsize
+    if nbytes <= block_bytes:
+      break
+    pieces = -(-nbytes // block_bytes)
+    chunks[axis] = next(
+      size // n for n in range(min(pieces, size), size + 1) if size % n == 0
+    )
+  return tuple(chunks)
+
+
+def _write_array(
+  folder: Path, name: str, array: LazyArray, chunks: Shape, block_bytes: int
+) -> None:
+  """Writes one array, a block at a time."""
+  specification = {
+    'driver': 'zarr',
+    'kvstore': {
+      'driver': 'ocdbt',
+      'base': f'file://{folder.absolute()}/',
+      'path': f'{name}/',
+    },
+    'dtype': array.dtype.name,
+    'metadata': {
+      'shape': list(array.shape),
+      'chunks': list(chunks),
+      'compressor': {'id': 'zstd', 'level': 1},
+    },
+    'store_data_equal_to_fill_value': True,
+    'context': _CONTEXT,
+  }
+  written = None
+  try:
+    store = ts.open(specification, create=True).result()
+    for index in array.blocks(block_bytes):
+      values = array.read(index)
+      if written is not None:
+        written.result()
+      # Writing goes on while the next block is read.
+      written = store[index].write(values)
+    if written is not None:
+      written.result()
+  except CheckpointError:
+    raise
+  except ERRORS as error:
+    raise OSError(f'{folder}: {_brief(error)}') from error
