@@ -16,6 +16,8 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
+from t5score_jax.nn.axes import constrain
+
 Array = jax.Array
 Initializer = Callable[..., Array]
 
@@ -29,11 +31,6 @@ _ACTIVATIONS: dict[str, Callable[[Array], Array]] = {
   'silu': nn.silu,
   'linear': lambda x: x,
 }
-
-
-def constrain(x: Array, axes: tuple[str | None, ...]) -> Array:
-  """Names the logical axes of an activation; identity outside a mesh."""
-  return nn.with_logical_constraint(x, axes)
 
 
 def relative_position_buckets(
@@ -139,12 +136,16 @@ class Projection(nn.Module):
   """A linear map without bias: [..., in] -> [..., out].
 
   The kernel is stored with ``kernel_shape``, which may keep heads and head
-  dimension apart (T5X's scanned models do), and is used as [in, out].
+  dimension apart (T5X's scanned models do), and is used as [in, out] with the
+  logical ``axes``. These leave 'embed' whole: where parameters are split over
+  the data axis as well, a kernel is put together for its layer alone, in
+  ``dtype``.
   """
 
   kernel_shape: tuple[int, ...]
   in_features: int
   kernel_init: Initializer
+  axes: tuple[str | None, str | None]
   dtype: jnp.dtype = jnp.float32
 
   @nn.compact
@@ -154,6 +155,7 @@ class Projection(nn.Module):
       'kernel', self.kernel_init, self.kernel_shape, jnp.float32
     )
     kernel = kernel.reshape(self.in_features, -1).astype(self.dtype)
+    kernel = constrain(kernel, self.axes)
     return jnp.dot(x.astype(self.dtype), kernel)
 
 
@@ -230,6 +232,7 @@ class Attention(nn.Module):
         (emb_dim, *inner),
         emb_dim,
         _flattened(init, emb_dim),
+        (None, 'joined_kv'),
         self.dtype,
         name=name,
       )
@@ -274,6 +277,7 @@ class Attention(nn.Module):
       (*inner, emb_dim),
       joined,
       _flattened(normal, joined),
+      ('joined_kv', None),
       self.dtype,
       name='out',
     )
@@ -301,7 +305,12 @@ class MLP(nn.Module):
     for i, activation in enumerate(self.activations):
       name = 'wi' if len(self.activations) == 1 else f'wi_{i}'
       branch = Projection(
-        (emb_dim, self.mlp_dim), emb_dim, init, self.dtype, name=name
+        (emb_dim, self.mlp_dim),
+        emb_dim,
+        init,
+        (None, 'mlp'),
+        self.dtype,
+        name=name,
       )(x)
       branch = _ACTIVATIONS[activation](branch)
       hidden = branch if hidden is None else hidden * branch
@@ -310,7 +319,12 @@ class MLP(nn.Module):
     )
     hidden = constrain(hidden, ('batch', 'length', 'mlp'))
     return Projection(
-      (self.mlp_dim, emb_dim), self.mlp_dim, init, self.dtype, name='wo'
+      (self.mlp_dim, emb_dim),
+      self.mlp_dim,
+      init,
+      ('mlp', None),
+      self.dtype,
+      name='wo',
     )(hidden)
 
 

@@ -17,6 +17,7 @@ import jax.numpy as jnp
 from flax.traverse_util import flatten_dict, unflatten_dict
 
 from t5score_jax.nn import layers
+from t5score_jax.nn.axes import constrain
 
 Array = jax.Array
 Params = Mapping[str, Any]
@@ -153,7 +154,7 @@ class EncoderLayer(_Layer):
     self, x: Array, mask: Array, position_bias: Array | None
   ) -> tuple[Array, None]:
     """[batch, length, emb_dim] -> the same shape, and None for lax.scan."""
-    x = layers.constrain(x, ('batch', 'length', 'embed'))
+    x = constrain(x, ('batch', 'length', 'embed'))
     if position_bias is None:
       bias = _position_bias(self.config, bidirectional=True)
       position_bias = bias(x.shape[1], x.shape[1])
@@ -179,7 +180,7 @@ class DecoderLayer(_Layer):
     position_bias: Array | None,
   ) -> tuple[Array, None]:
     """[batch * k, length, emb_dim] -> the same shape, and None."""
-    x = layers.constrain(x, ('batch', 'length', 'embed'))
+    x = constrain(x, ('batch', 'length', 'embed'))
     if position_bias is None:
       bias = _position_bias(self.config, bidirectional=False)
       position_bias = bias(

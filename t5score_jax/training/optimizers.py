@@ -18,6 +18,8 @@ import jax
 import jax.numpy as jnp
 import optax
 
+from t5score_jax.training import adafactor as adafactor_scaling
+
 PyTree = Any
 Schedule = Callable[[jax.Array], jax.Array]
 
@@ -131,11 +133,10 @@ def adafactor(
 ) -> Optimizer:
   """Adafactor (Shazeer and Stern 2018) with T5X's settings.
 
-  Where this differs from T5X's own: the two largest dimensions of a parameter
-  are factored, not those that logical rules name (for T5 networks these are
-  the same dimensions, except that layers which were stacked for scanning may
-  count as one); and `weight_decay` is multiplied by the learning rate, as in
-  the published T5Score trainer, not taken off in full every step.
+  Where this differs from T5X's own: `weight_decay` is multiplied by the
+  learning rate, as in the published T5Score trainer, not taken off in full
+  every step. Layers stacked for scanning are updated as plain ones are
+  (`training/adafactor.py`).
 
   Args:
     schedule: Step -> learning rate, relative to the parameter's scale.
@@ -151,17 +152,14 @@ def adafactor(
     no_decay: Parameters whose name matches (re.search) are not decayed.
   """
   parts = [
-    optax.scale_by_factored_rms(
-      factored=True,
-      decay_rate=decay_rate,
-      step_offset=step_offset,
-      min_dim_size_to_factor=min_dim_size_to_factor,
+    adafactor_scaling.scale_by_factored_rms(
+      decay_rate, step_offset, min_dim_size_to_factor
     )
   ]
   if clipping_threshold is not None:
-    parts.append(optax.clip_by_block_rms(clipping_threshold))
+    parts.append(adafactor_scaling.clip_by_layer_rms(clipping_threshold))
   if multiply_by_parameter_scale:
-    parts.append(optax.scale_by_param_block_rms())
+    parts.append(adafactor_scaling.scale_by_layer_rms())
   return _optimizer(
     parts, schedule, weight_decay, clip_norm, multipliers, no_decay
   )

@@ -18,34 +18,47 @@ import jax
 import numpy as np
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
+from t5score_jax.nn import axes as named_axes
+
 AxisNames = tuple[str | None, ...]
+Rules = tuple[tuple[str, named_axes.Place], ...]
 PyTree = Any
+
+# Within it, arrays that are placed without naming a mesh live on that one. JAX
+# 0.6, the last for Python 3.10, has the older name.
+_set_mesh = getattr(jax, 'set_mesh', None) or jax.sharding.use_mesh
 
 
 class MeshError(ValueError):
   """The devices, the mesh and the batch do not fit together."""
 
 
-def standard_rules(
-  fully_sharded: bool = False,
-) -> tuple[tuple[str, str | None], ...]:
+def standard_rules(fully_sharded: bool = False) -> Rules:
   """T5X's rules: logical axis -> axis of the mesh (None: not split).
 
+  Where two axes of an array want the same axis of the mesh, the rule that
+  stands first wins.
+
   Args:
-    fully_sharded: Whether 'embed' of parameters and optimizer states is split
-      over the data axis as well, so that no device holds a whole copy.
+    fully_sharded: Whether 'embed' and 'vocab' of parameters and optimizer
+      states are split over the data axis as well, so that no device holds a
+      whole copy.
   """
   return (
     ('batch', 'data'),
-    ('vocab', 'model'),
-    ('mlp', 'model'),
+    # Unlike T5X: split over all devices, a vocabulary matrix never moves; the
+    # hidden states that meet it do, and they are far smaller.
+    ('vocab', ('model', 'data') if fully_sharded else 'model'),
     ('heads', 'model'),
+    ('mlp', 'model'),
     ('joined_kv', 'model'),
     ('embed', 'data' if fully_sharded else None),
     ('kv', None),
     ('length', None),
     ('layers', None),
     ('relpos_buckets', None),
+    # Of activations alone: the columns of the logits.
+    ('logits', ('model', 'data')),
   )
 
 
@@ -58,6 +71,8 @@ class Partitioner:
       name); the others hold copies and share the batch.
     fully_sharded: See `standard_rules`.
     rules: Logical axis rules, in place of the standard ones.
+    devices: Devices of the mesh; all by default. Precompilation gives those
+      of a machine that is not there.
 
   Raises:
     MeshError: The number of devices is no multiple of `num_partitions`.
@@ -65,28 +80,33 @@ class Partitioner:
 
   num_partitions: int = 1
   fully_sharded: bool = False
-  rules: Sequence[tuple[str, str | None]] | None = None
+  rules: Sequence[tuple[str, Any]] | None = None
+  devices: Sequence[Any] | None = None
 
   @functools.cached_property
   def mesh(self) -> Mesh:
     """The mesh over all devices of all processes, axes ('data', 'model')."""
-    devices = jax.device_count()
-    if self.num_partitions < 1 or devices % self.num_partitions:
+    devices = jax.devices() if self.devices is None else list(self.devices)
+    if self.num_partitions < 1 or len(devices) % self.num_partitions:
       raise MeshError(
         f'num_partitions = {self.num_partitions} does not divide the '
-        f'{devices} devices ({jax.default_backend()})'
+        f'{len(devices)} devices ({devices[0].platform})'
       )
     return jax.make_mesh(
-      (devices // self.num_partitions, self.num_partitions),
+      (len(devices) // self.num_partitions, self.num_partitions),
       ('data', 'model'),
       axis_types=(AxisType.Auto, AxisType.Auto),
+      devices=devices,
     )
 
   @property
-  def axis_rules(self) -> tuple[tuple[str, str | None], ...]:
+  def axis_rules(self) -> Rules:
     """The rules in force."""
     if self.rules is not None:
-      return tuple((axis, place) for axis, place in self.rules)
+      return tuple(
+        (axis, tuple(place) if isinstance(place, list) else place)
+        for axis, place in self.rules
+      )
     return standard_rules(self.fully_sharded)
 
   @property
@@ -97,8 +117,9 @@ class Partitioner:
   def spec(self, axes: AxisNames, shape: Sequence[int]) -> PartitionSpec:
     """Maps the named axes of one array to axes of the mesh.
 
-    An axis of the mesh is used once an array (the first name wins), and a
-    dimension that its axis of the mesh does not divide stays whole.
+    An axis of the mesh is used once an array, by the rule that stands first;
+    a dimension that its axis of the mesh does not divide stays whole, and of
+    several axes it takes as many as divide it.
 
     Args:
       axes: One logical name (or None) per dimension.
@@ -109,22 +130,16 @@ class Partitioner:
     """
     if len(axes) != len(shape):
       raise MeshError(f'axes {axes} do not fit shape {tuple(shape)}')
-    rules = dict(reversed(self.axis_rules))
-    sizes = dict(self.mesh.shape)
-    places: list[str | None] = []
-    for name, size in zip(axes, shape, strict=True):
-      if name is not None and name not in rules:
+    known = {name for name, _ in self.axis_rules}
+    for name in axes:
+      if name is not None and name not in known:
         raise MeshError(
           f'no rule for the logical axis {name!r}; the rules name '
-          f'{sorted(rules)}'
+          f'{sorted(known)}'
         )
-      place = rules[name] if name is not None else None
-      if place in places or (place is not None and size % sizes[place]):
-        place = None
-      places.append(place)
-    while places and places[-1] is None:
-      places.pop()
-    return PartitionSpec(*places)
+    return named_axes.partition_spec(
+      axes, shape, self.axis_rules, dict(self.mesh.shape)
+    )
 
   def shardings(self, axes: PyTree, shapes: PyTree) -> PyTree:
     """Shardings of a tree of parameters.
@@ -186,5 +201,5 @@ class Partitioner:
   @contextlib.contextmanager
   def context(self) -> Iterator[None]:
     """Within it, activations that name their axes are placed by the rules."""
-    with self.mesh, nn.logical_axis_rules(self.axis_rules):
+    with _set_mesh(self.mesh), nn.logical_axis_rules(self.axis_rules):
       yield

@@ -16,6 +16,7 @@ import jax
 import jax.numpy as jnp
 import optax
 from jax import lax
+from jax.sharding import NamedSharding, PartitionSpec
 
 from t5score_jax.training import optimizers, partitioning
 
@@ -23,7 +24,6 @@ PyTree = Any
 Batch = Mapping[str, jax.Array]
 # name -> (sum, weight): sums add up over microbatches, steps and hosts.
 Totals = dict[str, tuple[jax.Array, jax.Array]]
-StepFn = Callable[..., tuple['TrainState', Totals]]
 
 
 class Model(Protocol):
@@ -109,9 +109,17 @@ def plan(
   whole = partitioner.replicated
 
   def like_parameter(leaf: Any, param: Any, sharding: Any) -> Any:
-    # Factored second moments have lost a dimension: they are small, and
-    # every device holds them.
-    return sharding if leaf.shape == param.shape else whole
+    # Adafactor's means over some dimensions have size 1 there.
+    if leaf.ndim != param.ndim:
+      return whole
+    places = [*sharding.spec, *[None] * (param.ndim - len(sharding.spec))]
+    kept = [
+      place if ours == theirs else None
+      for place, ours, theirs in zip(
+        places, leaf.shape, param.shape, strict=True
+      )
+    ]
+    return NamedSharding(partitioner.mesh, PartitionSpec(*kept))
 
   shardings = TrainState(
     step=whole,  # type: ignore[arg-type]
@@ -139,6 +147,36 @@ def plan(
   )
 
 
+@dataclasses.dataclass(frozen=True)
+class Step:
+  """(state, batches [K, B, ...]) -> (state, totals); see `make_step`."""
+
+  compiled: Any
+  partitioner: partitioning.Partitioner
+  state_plan: StatePlan
+
+  def __call__(
+    self, state: TrainState, batches: Batch
+  ) -> tuple[TrainState, Totals]:
+    """Takes K steps; the state that is passed in is gone afterwards."""
+    with self.partitioner.context():
+      return self.compiled(state, batches)
+
+  def lower(self, batch: Mapping[str, jax.ShapeDtypeStruct]) -> Any:
+    """Traces one step (`jax.stages.Lowered`) without any array.
+
+    Args:
+      batch: Shapes [B, ...] and dtypes of a batch over all devices.
+    """
+    sharding = self.partitioner.batch_sharding(leading=1)
+    batches = {
+      key: jax.ShapeDtypeStruct((1, *x.shape), x.dtype, sharding=sharding)
+      for key, x in batch.items()
+    }
+    with self.partitioner.context():
+      return self.compiled.lower(self.state_plan.shapes, batches)
+
+
 def make_step(
   model: Model,
   optimizer: optimizers.Optimizer,
@@ -147,7 +185,7 @@ def make_step(
   seed: int,
   microbatches: int = 1,
   ema_decay: float | None = None,
-) -> StepFn:
+) -> Step:
   """Compiles (state, batches [K, B, ...]) -> (state, totals over K steps).
 
   The state is donated: the one passed in is gone afterwards. Dropout depends
@@ -205,11 +243,7 @@ def make_step(
     donate_argnums=0,
   )
 
-  def call(state: TrainState, batches: Batch) -> tuple[TrainState, Totals]:
-    with partitioner.context():
-      return compiled(state, batches)
-
-  return call
+  return Step(compiled, partitioner, state_plan)
 
 
 def _norm(tree: PyTree) -> jax.Array:
