@@ -47,8 +47,8 @@ LEVELS: dict[int, list[str]] = {
     'models',
     'training.inputs training.bucketing training.reports',
     'checkpoints.weights checkpoints.layouts checkpoints.formats'
-    ' checkpoints.safetensors_files checkpoints.stores checkpoints.bundle'
-    ' checkpoints.t5x',
+    ' checkpoints.folders checkpoints.selection checkpoints.safetensors_files'
+    ' checkpoints.stores checkpoints.bundle checkpoints.t5x checkpoints.orbax',
     'calibration',
     'evaluation.significance evaluation.agreement evaluation.tables',
   ],

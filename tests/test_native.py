@@ -87,7 +87,9 @@ def test_another_shape_is_named(tmp_path):
     pytest.raises(native.CheckpointError) as error,
   ):
     checkpoints.restore(wide.shapes)
-  assert 'params/mlp/wi/kernel: (8, 16) there, (8, 24) here' in str(error.value)
+  assert 'other shape params/mlp/wi/kernel [8, 16], expected [8, 24]' in str(
+    error.value
+  )
   assert 'INITIAL_CHECKPOINT_PATH' in str(error.value)
 
 
@@ -190,7 +192,7 @@ def test_initial_weights_of_another_model(t5_run, tmp_path):
     with pytest.raises(native.CheckpointError) as error:
       native.initial_params(path, plan.shapes.params)
     assert str(path) in str(error.value)
-    text = 'decoder/layers_0/mlp/wo/kernel: (32, 16) there, (48, 16) here'
+    text = 'decoder/layers_0/mlp/wo/kernel [32, 16], expected [48, 16]'
     assert text in str(error.value)
 
 

@@ -16,20 +16,25 @@ import dataclasses
 import hashlib
 import json
 import os
-import shutil
-import tempfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-import jax
-import ml_dtypes
 import numpy as np
-import safetensors
-import safetensors.numpy
 
+from t5score_jax.checkpoints import (
+  folders,
+  layouts,
+  safetensors_files,
+  weights,
+)
+from t5score_jax.checkpoints.weights import (
+  CheckpointError,
+  LazyArray,
+  Options,
+  Source,
+)
 from t5score_jax.data import records, vocab
-from t5score_jax.nn import t5
 from t5score_jax.nn.t5 import T5Config
 
 FORMAT = 1
@@ -37,13 +42,10 @@ CONFIG_FILE = 'config.json'
 WEIGHTS_FILE = 'model.safetensors'
 VOCABULARY_FILE = 'vocabulary.model'
 
-_DTYPES = {
-  'float32': np.dtype(np.float32),
-  'bfloat16': np.dtype(ml_dtypes.bfloat16),
-}
+_INDEX_FILE = f'{WEIGHTS_FILE}.index.json'
 
 
-class BundleError(ValueError):
+class BundleError(CheckpointError):
   """A folder is not a bundle, or a damaged one; the message says which."""
 
 
@@ -98,9 +100,21 @@ def checkpoint_hash(params: Mapping[str, Any]) -> str:
 
 
 def is_bundle(path: str | os.PathLike[str]) -> bool:
-  """Whether ``path`` is a folder with a description and bundled weights."""
+  """Whether ``path`` is a folder with a description and bundled weights.
+
+  A damaged one is; a folder of Hugging Face's, whose files have the same names
+  but whose description says ``model_type``, is not.
+  """
   folder = Path(path)
-  return (folder / CONFIG_FILE).is_file() and (folder / WEIGHTS_FILE).is_file()
+  if not (folder / CONFIG_FILE).is_file() or not any(
+    (folder / name).is_file() for name in (WEIGHTS_FILE, _INDEX_FILE)
+  ):
+    return False
+  try:
+    description = json.loads((folder / CONFIG_FILE).read_bytes())
+  except ValueError:
+    return True
+  return not isinstance(description, dict) or 'model_type' not in description
 
 
 def write_description(
@@ -196,8 +210,8 @@ def save_bundle(
     BundleError: ``folder`` exists and is something other than a bundle.
     ValueError: ``dtype`` is neither of the two, or a weight is not finite.
   """
-  if dtype not in _DTYPES:
-    raise ValueError(f'dtype {dtype!r}: use one of {sorted(_DTYPES)}')
+  if dtype not in weights.DTYPES:
+    raise ValueError(f'dtype {dtype!r}: use one of {sorted(weights.DTYPES)}')
   folder = Path(folder)
   if folder.exists() and not (
     is_bundle(folder) or (folder.is_dir() and not any(folder.iterdir()))
@@ -206,30 +220,20 @@ def save_bundle(
       f'{folder}: exists and is not a bundle; it is left as it is, choose '
       'another folder'
     )
-  tensors = {}
+  arrays = {}
   for name, array in flatten_names(bundle.params):
-    stored = np.ascontiguousarray(np.asarray(array), dtype=_DTYPES[dtype])
-    if not np.isfinite(stored.astype(np.float32)).all():
-      raise ValueError(f'the weight {name} is not finite: nothing was written')
-    tensors[name] = stored
-  folder.parent.mkdir(parents=True, exist_ok=True)
-  temporary = Path(
-    tempfile.mkdtemp(prefix=f'.{folder.name}.', dir=folder.parent)
-  )
-  try:
-    write_description(
-      temporary, bundle.config, bundle.vocabulary, bundle.settings
+    stored = np.ascontiguousarray(
+      np.asarray(array), dtype=weights.DTYPES[dtype]
     )
-    safetensors.numpy.save_file(
-      tensors, temporary / WEIGHTS_FILE, metadata={'format': 'flax'}
+    arrays[name] = LazyArray.of(layouts.finite(name, stored))
+  source = Source(bundle.config, arrays, bundle.vocabulary, bundle.settings)
+  with folders.new_folder(folder) as temporary:
+    write(
+      source,
+      temporary,
+      dtype=dtype,
+      max_shard_bytes=weights.SHARD_BYTES,
     )
-    # safetensors and mkdtemp make what only its owner can read.
-    umask = _umask()
-    (temporary / WEIGHTS_FILE).chmod(0o666 & ~umask)
-    temporary.chmod(0o777 & ~umask)
-    _swap(temporary, folder)
-  finally:
-    shutil.rmtree(temporary, ignore_errors=True)
 
 
 def load_bundle(folder: str | os.PathLike[str]) -> Bundle:
@@ -245,57 +249,104 @@ def load_bundle(folder: str | os.PathLike[str]) -> Bundle:
     BundleError: the folder or a file in it is missing, truncated, or does not
       fit the rest.
   """
-  folder = Path(folder)
-  if not folder.is_dir():
-    raise BundleError(f'{folder}: no such folder')
-  config, vocabulary, settings = read_description(folder)
-  path = folder / WEIGHTS_FILE
-  if not path.is_file():
-    raise BundleError(f'{path}: no such file: the bundle is incomplete')
-  tensors: dict[str, np.ndarray] = {}
-  try:
-    with safetensors.safe_open(path, framework='np') as stored:
-      for name in stored.keys():  # noqa: SIM118  (not a dict)
-        tensors[name] = stored.get_tensor(name).astype(np.float32)
-  except safetensors.SafetensorError as error:
-    raise BundleError(
-      f'{path}: not a whole safetensors file ({error}): copy or download it '
-      'again'
-    ) from error
-  _check_names(tensors, config, path)
-  return Bundle(config, _nest(tensors), vocabulary, settings)
+  return read_source(open_source(Path(folder), Options()))
 
 
-def _check_names(
-  tensors: Mapping[str, np.ndarray], config: T5Config, path: Path
-) -> None:
-  """Compares the weights' names and shapes with those of the network."""
-  shapes = jax.eval_shape(
-    lambda rng: t5.init_params(config, rng), jax.random.key(0)
+def read_source(source: Source) -> Bundle:
+  """Reads a model of any format into memory.
+
+  Returns:
+    The bundle, with float32 NumPy arrays as weights.
+
+  Raises:
+    CheckpointError: what is stored can't be read, or nothing says which
+      vocabulary it needs.
+  """
+  params = {
+    name: array.read().astype(np.float32)
+    for name, array in source.weights.items()
+  }
+  return Bundle(
+    source.config,
+    nest(params),
+    source.need_vocabulary(),
+    dict(source.settings),
   )
-  expected = {name: leaf.shape for name, leaf in flatten_names(shapes)}
-  if missing := sorted(set(expected) - set(tensors)):
-    raise BundleError(
-      f'{path}: the weight {missing[0]} is missing ({len(missing)} of '
-      f'{len(expected)} are): the file does not fit {CONFIG_FILE}'
-    )
-  if extra := sorted(set(tensors) - set(expected)):
-    raise BundleError(
-      f'{path}: the network has no weight {extra[0]} ({len(extra)} too many): '
-      f'the file does not fit {CONFIG_FILE}'
-    )
-  for name, shape in expected.items():
-    if tensors[name].shape != shape:
-      raise BundleError(
-        f'{path}: the weight {name} has shape {tensors[name].shape}, the '
-        f'network needs {shape}: the file does not fit {CONFIG_FILE}'
-      )
 
 
-def _nest(tensors: Mapping[str, np.ndarray]) -> dict[str, Any]:
+def detect(path: Path) -> bool:
+  """Whether a path is a bundle; see ``checkpoints/formats.py``."""
+  return is_bundle(path)
+
+
+def open_source(path: Path, options: Options) -> Source:
+  """Opens a bundle without reading its weights.
+
+  Args:
+    path: the bundle's folder.
+    options: the vocabulary overrides the bundle's own.
+
+  Returns:
+    The model.
+
+  Raises:
+    BundleError: as ``load_bundle``.
+  """
+  if not path.is_dir():
+    raise BundleError(f'{path}: no such folder')
+  config, vocabulary, settings = read_description(path)
+  try:
+    arrays = safetensors_files.open_folder(path)
+    weights.check(
+      layouts.parameter_shapes(config),
+      weights.shapes_of(arrays),
+      f'{path}: the weights do not fit {CONFIG_FILE}',
+    )
+    if options.vocabulary is not None:
+      chosen, _ = weights.choose_vocabulary(options.vocabulary, config)
+      vocabulary = chosen or vocabulary
+  except CheckpointError as error:
+    raise BundleError(str(error)) from error
+  return Source(
+    config,
+    dict(sorted(arrays.items())),
+    vocabulary,
+    settings,
+    {'format': 'bundle', 'path': str(path)},
+  )
+
+
+def write(
+  source: Source, folder: Path, *, dtype: str, max_shard_bytes: int
+) -> None:
+  """Writes a bundle into an existing empty folder, a block at a time.
+
+  Args:
+    source: the model.
+    folder: the folder.
+    dtype: of the stored weights, a key of ``weights.DTYPES``.
+    max_shard_bytes: larger models lie in several files, with an index.
+
+  Raises:
+    CheckpointError: the source can't be read, or has no vocabulary.
+    OSError: the folder can't be written.
+  """
+  write_description(
+    folder, source.config, source.need_vocabulary(), source.settings
+  )
+  arrays = {
+    name: array.astype(weights.DTYPES[dtype])
+    for name, array in source.weights.items()
+  }
+  safetensors_files.write_folder(
+    folder, arrays, max_shard_bytes, metadata={'format': 'flax'}
+  )
+
+
+def nest(arrays: Mapping[str, Any]) -> dict[str, Any]:
   """The inverse of ``flatten_names``."""
   nested: dict[str, Any] = {}
-  for name, array in tensors.items():
+  for name, array in arrays.items():
     *parents, leaf = name.split('/')
     place = nested
     for parent in parents:
@@ -352,26 +403,3 @@ def _field(
 def _write_bytes(path: Path, content: bytes) -> None:
   with records.write_atomically(path, 'wb') as stream:
     stream.write(content)
-
-
-def _umask() -> int:
-  mask = os.umask(0)
-  os.umask(mask)
-  return mask
-
-
-def _swap(new: Path, folder: Path) -> None:
-  """Puts the finished folder ``new`` in the place of ``folder``."""
-  if not folder.exists():
-    os.replace(new, folder)
-    return
-  # A folder that is not empty cannot be replaced in one step: the old one
-  # steps aside and comes back should the second step fail.
-  old = Path(tempfile.mkdtemp(prefix=f'.{folder.name}.', dir=folder.parent))
-  os.replace(folder, old)
-  try:
-    os.replace(new, folder)
-  except OSError:
-    os.replace(old, folder)
-    raise
-  shutil.rmtree(old, ignore_errors=True)

@@ -23,7 +23,6 @@ from t5score_jax.checkpoints.weights import (
   Shape,
   Weights,
   check,
-  shapes_of,
   stacked,
 )
 from t5score_jax.nn.t5 import T5Config
@@ -277,21 +276,6 @@ def _count(
     return stacked_shape[1]
   matches = (_LAYER.fullmatch(name) for name in shapes)
   return max((int(m[2]) + 1 for m in matches if m and m[1] == side), default=0)
-
-
-def unscanned(
-  weights: Weights, activation: str | None = None
-) -> tuple[T5Config, dict[str, LazyArray], tuple[str, ...]]:
-  """Infers a configuration and lays the weights out unscanned.
-
-  Returns:
-    The configuration, the weights, and what was assumed.
-
-  Raises:
-    CheckpointError: As `infer_config`.
-  """
-  config, notes = infer_config(shapes_of(weights), activation)
-  return (*relayout(config, weights, scan_layers=False), notes)
 
 
 def finite(name: str, values: np.ndarray) -> np.ndarray:

@@ -14,7 +14,6 @@ import functools
 import json
 import logging
 import os
-import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -25,69 +24,31 @@ import orbax.checkpoint as ocp
 from orbax.checkpoint import checkpoint_managers
 
 from t5score_jax.checkpoints import bundle as bundles
+from t5score_jax.checkpoints import formats, layouts, orbax, selection, weights
+from t5score_jax.checkpoints.selection import (
+  SELECTION_FILE,
+  Selection,
+  find_checkpoint,
+)
+from t5score_jax.checkpoints.weights import CheckpointError, LazyArray
 from t5score_jax.data import records
+
+__all__ = [
+  'SELECTION_FILE',
+  'CheckpointError',
+  'Checkpoints',
+  'Selection',
+  'claim',
+  'find_checkpoint',
+  'initial_params',
+  'load_for_scoring',
+]
 
 PyTree = Any
 
-SELECTION_FILE = 'selection.json'
-_FOLDER = re.compile(r'checkpoint_(\d+)')
-_STATE, _NUMBERS = 'state', 'numbers'
+_STATE, _NUMBERS = selection.STATE, selection.NUMBERS
 # What may differ between a checkpoint and the model that continues it.
 _FREE_FIELDS = ('dropout_rate', 'dtype', 'remat')
-
-
-class CheckpointError(ValueError):
-  """A checkpoint is missing or of another model; the message says which."""
-
-
-@dataclasses.dataclass(frozen=True)
-class Selection:
-  """How the best checkpoint is told.
-
-  Attributes:
-    metric: Name of an evaluator's number, such as 'held_out/loss'.
-    mode: 'max' or 'min': which end is good.
-    patience: Evaluations in a row without a new best after which training
-      ends; None: never.
-  """
-
-  metric: str
-  mode: str = 'max'
-  patience: int | None = None
-
-  def __post_init__(self) -> None:
-    if self.mode not in ('max', 'min'):
-      raise ValueError(f"mode = {self.mode!r}: use 'max' or 'min'")
-
-  def best(self, history: Sequence[tuple[int, Mapping[str, float]]]) -> int:
-    """Index of the best evaluation (the first of equals), -1 without any.
-
-    Args:
-      history: (step, numbers) of each evaluation, in order.
-
-    Raises:
-      CheckpointError: An evaluation that lacks the metric.
-    """
-    sign = 1.0 if self.mode == 'max' else -1.0
-    best, best_value = -1, -np.inf
-    for index, (_, numbers) in enumerate(history):
-      if self.metric not in numbers:
-        raise CheckpointError(
-          f'no evaluator gives {self.metric!r}, by which the best checkpoint '
-          f'is to be selected; there are {sorted(numbers)}'
-        )
-      value = numbers[self.metric]
-      if value is not None and sign * value > best_value:
-        best, best_value = index, sign * value
-    return best
-
-  def exhausted(
-    self, history: Sequence[tuple[int, Mapping[str, float]]]
-  ) -> bool:
-    """Whether `patience` evaluations have passed since the best."""
-    if self.patience is None or not history:
-      return False
-    return len(history) - 1 - self.best(history) >= self.patience
 
 
 class _Keep(checkpoint_managers.PreservationPolicy):
@@ -268,35 +229,66 @@ def initial_params(
 ) -> PyTree:
   """Reads the weights a new run starts from.
 
+  Each device is given its part alone, read where it lies. Weights of scanned
+  layers start a model of unscanned ones and the reverse.
+
   Args:
     path: A MODEL_DIR (its best checkpoint), a `checkpoint_N` in one, or a
-      bundle.
+      checkpoint of any format of `checkpoints/formats.py`.
     shapes: The parameters as `jax.ShapeDtypeStruct`s with shardings.
-    config: The network's configuration, for the message should it differ.
+    config: Unused; the shapes say what is wanted.
 
   Returns:
     The parameters on the devices. The moving average is preferred.
 
   Raises:
-    CheckpointError: Not such a folder, or shapes that differ (all are named).
+    CheckpointError: Not such a folder, or shapes that differ (with a diff).
   """
   del config
   folder = Path(path)
-  message = f'the weights in {folder} do not fit this model'
-  if bundles.is_bundle(folder):
-    params = _nested(bundles.load_bundle(folder).params)
-    _check_shapes(shapes, params, message)
-    return jax.tree.map(
-      lambda leaf, want: jax.device_put(
-        np.asarray(leaf, want.dtype), want.sharding
-      ),
-      params,
-      shapes,
+  stored = _open_weights(folder)
+  wanted = dict(bundles.flatten_names(shapes))
+  found = weights.shapes_of(stored)
+  scanned = layouts.is_scanned(weights.shapes_of(wanted))
+  if layouts.is_scanned(found) != scanned:
+    # The activation, which shapes do not say, has no part in a layout.
+    inferred, _ = layouts.infer_config(found)
+    _, stored = layouts.relayout(inferred, stored, scanned)
+  weights.check(
+    weights.shapes_of(wanted),
+    weights.shapes_of(stored),
+    f'the weights in {folder} do not fit this model',
+  )
+  placed = {name: _place(stored[name], want) for name, want in wanted.items()}
+  return jax.tree_util.tree_map_with_path(
+    lambda key, _: placed['/'.join(_names(key))], shapes
+  )
+
+
+def _open_weights(folder: Path) -> Mapping[str, LazyArray]:
+  """Opens the parameters of any network, by name."""
+  name = formats.detect(folder)
+  if name == 'orbax':
+    return orbax.open_weights(folder)
+  return formats.load(name).open_source(folder, weights.Options()).weights
+
+
+def _place(array: LazyArray, want: Any) -> jax.Array:
+  """Reads an array to where it will live."""
+  read: dict[str, np.ndarray] = {}
+
+  def part(index: Any) -> np.ndarray:
+    bounds = tuple(
+      slice(*one.indices(size)[:2])
+      for one, size in zip(index, array.shape, strict=True)
     )
-  checkpoint = find_checkpoint(folder)
-  key, stored = _stored_params(checkpoint)
-  _check_shapes(shapes, stored, message)
-  return _restore_part(checkpoint, key, shapes)
+    if str(bounds) not in read:
+      read[str(bounds)] = np.asarray(array.read(bounds), want.dtype)
+    return read[str(bounds)]
+
+  if want.sharding is None:
+    return jax.device_put(part((slice(None),) * len(array.shape)))
+  return jax.make_array_from_callback(array.shape, want.sharding, part)
 
 
 def load_for_scoring(path: str | os.PathLike[str]) -> bundles.Bundle:
@@ -304,78 +296,22 @@ def load_for_scoring(path: str | os.PathLike[str]) -> bundles.Bundle:
 
   Args:
     path: A bundle, a MODEL_DIR (its best checkpoint by `selection.json`,
-      otherwise its latest) or a `checkpoint_N` in one.
+      otherwise its latest), a `checkpoint_N` in one, or a checkpoint of any
+      format of `checkpoints/formats.py`, T5X's for one.
 
   Returns:
     A bundle with float32 NumPy weights, the moving average where the run had
     one.
 
   Raises:
-    CheckpointError: Nothing of the kind.
-    BundleError: A damaged bundle or description.
+    CheckpointError: Nothing of the kind, or a damaged one.
   """
   folder = Path(path)
-  if bundles.is_bundle(folder):
-    return bundles.load_bundle(folder)
-  checkpoint = find_checkpoint(folder)
-  config, vocabulary, settings = bundles.read_description(checkpoint.parent)
-  key, stored = _stored_params(checkpoint)
-  params = _restore_part(checkpoint, key, stored)
-  params = jax.tree.map(lambda leaf: np.asarray(leaf, np.float32), params)
-  return bundles.Bundle(config, params, vocabulary, settings)
-
-
-def find_checkpoint(path: str | os.PathLike[str]) -> Path:
-  """Finds the checkpoint that a path means.
-
-  Args:
-    path: `checkpoint_N`, or the MODEL_DIR around such folders: the best one
-      by `selection.json`, otherwise the latest.
-
-  Raises:
-    CheckpointError: There is none.
-  """
-  folder = Path(path).absolute()
-  if not folder.is_dir():
-    raise CheckpointError(f'{path}: no such folder')
-  if _FOLDER.fullmatch(folder.name):
-    if not (folder / _STATE).is_dir():
-      raise CheckpointError(f'{path}: not a complete checkpoint')
-    return folder
-  found = {
-    int(match[1]): child
-    for child in folder.iterdir()
-    if (match := _FOLDER.fullmatch(child.name)) and (child / _STATE).is_dir()
-  }
-  if not found:
-    raise CheckpointError(
-      f'{path}: neither a bundle (config.json and model.safetensors) nor a '
-      'folder with checkpoint_N folders'
-    )
-  steps = sorted(found)
-  selection = _read_selection(folder)
-  if selection is not None:
-    rated = [(s, n) for s in steps if (n := _numbers(found[s]))]
-    best = selection.best([x for x in rated if selection.metric in x[1]])
-    if best >= 0:
-      return found[[s for s, n in rated if selection.metric in n][best]]
-  return found[steps[-1]]
-
-
-def _read_selection(folder: Path) -> Selection | None:
-  path = folder / SELECTION_FILE
-  if not path.is_file():
-    return None
-  try:
-    return Selection(**json.loads(path.read_text('utf-8')))
-  except (ValueError, TypeError) as error:
-    raise CheckpointError(f'{path}: damaged ({error})') from error
-
-
-def _numbers(checkpoint: Path) -> dict[str, float]:
-  """The evaluation kept with a checkpoint."""
-  path = checkpoint / _NUMBERS / 'metadata'
-  return json.loads(path.read_text('utf-8')) if path.is_file() else {}
+  name = formats.detect(folder)
+  source = formats.load(name).open_source(folder, weights.Options())
+  for note in source.notes:
+    logging.getLogger(__name__).warning('%s: %s', folder, note)
+  return bundles.read_source(source)
 
 
 def _check_description(folder: Path, config: Any, vocabulary: Any) -> None:
@@ -415,13 +351,6 @@ def _names(path: Any) -> list[str]:
   return [jax.tree_util.keystr((key,), simple=True) for key in path]
 
 
-def _nested(params: Mapping[str, Any]) -> dict[str, Any]:
-  return {
-    key: _nested(value) if isinstance(value, Mapping) else value
-    for key, value in params.items()
-  }
-
-
 def _stored(checkpoint: Path) -> dict[str, Any]:
   """Shapes and dtypes of what a checkpoint holds."""
   try:
@@ -435,46 +364,9 @@ def _stored(checkpoint: Path) -> dict[str, Any]:
   )
 
 
-def _stored_params(checkpoint: Path) -> tuple[str, dict[str, Any]]:
-  stored = _stored(checkpoint)
-  for key in ('ema', 'params'):
-    if stored.get(key):
-      return key, stored[key]
-  raise CheckpointError(f'{checkpoint}: holds no parameters')
-
-
-def _restore_part(checkpoint: Path, key: str, shapes: PyTree) -> PyTree:
-  """Reads one subtree of a state; the optimizer's state stays on the disk."""
-  item = {key: shapes}
-  with ocp.PyTreeCheckpointer() as checkpointer:
-    restored = checkpointer.restore(
-      checkpoint / _STATE,
-      args=ocp.args.PyTreeRestore(
-        item=item,
-        restore_args=jax.tree.map(_restore_args, item),
-        partial_restore=True,
-      ),
-    )
-  return restored[key]
-
-
-def _restore_args(leaf: Any) -> ocp.RestoreArgs:
-  if getattr(leaf, 'sharding', None) is None:
-    return ocp.RestoreArgs(restore_type=np.ndarray)
-  return ocp.ArrayRestoreArgs(
-    sharding=leaf.sharding, global_shape=leaf.shape, dtype=leaf.dtype
-  )
-
-
 def _check_shapes(wanted: PyTree, stored: PyTree, message: str) -> None:
-  want = {n: tuple(x.shape) for n, x in bundles.flatten_names(wanted)}
-  have = {n: tuple(x.shape) for n, x in bundles.flatten_names(stored)}
-  lines = [
-    f'  {name}: {have.get(name, "missing")} there, '
-    f'{want.get(name, "unknown")} here'
-    for name in sorted(set(want) | set(have))
-    if want.get(name) != have.get(name)
-  ]
-  if lines:
-    shown = lines[:20] + ([f'  ... {len(lines)} in all'] * (len(lines) > 20))
-    raise CheckpointError(message + ':\n' + '\n'.join(shown))
+  weights.check(
+    weights.shapes_of(dict(bundles.flatten_names(wanted))),
+    weights.shapes_of(dict(bundles.flatten_names(stored))),
+    message,
+  )

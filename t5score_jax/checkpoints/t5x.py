@@ -29,6 +29,7 @@ from t5score_jax.checkpoints.weights import (
   Options,
   Source,
   choose_vocabulary,
+  shapes_of,
 )
 
 _FOLDER = re.compile(r'checkpoint_(\d+)')
@@ -68,7 +69,7 @@ def open_source(path: Path, options: Options) -> Source:
   legacy = (folder / _FILE).is_file()
   stored = _legacy(folder) if legacy else _orbax(folder)
   try:
-    config, weights, notes = layouts.unscanned(stored, options.activation)
+    config, notes = layouts.infer_config(shapes_of(stored), options.activation)
   except CheckpointError as error:
     raise CheckpointError(f'{folder}: {error}') from error
   vocabulary, more = choose_vocabulary(
@@ -77,7 +78,7 @@ def open_source(path: Path, options: Options) -> Source:
   match = _FOLDER.fullmatch(folder.name)
   return Source(
     config,
-    weights,
+    stored,
     vocabulary,
     provenance={
       'format': 't5x',

@@ -8,7 +8,7 @@ and, if it can be written, writes into an existing empty folder
 
     write(source, folder, *, dtype, max_shard_bytes) -> None
 
-A `Source` has its weights under T5X's unscanned names, joined by '/'
+A `Source` has its weights under T5X's names, joined by '/'
 ('encoder/layers_0/attention/query/kernel' [embed, joined_kv]), in T5X's
 layouts, and reads nothing until an array, or a block of one, is asked for.
 Writers go through `LazyArray.blocks`, so that a conversion needs the memory of
@@ -46,6 +46,8 @@ DTYPES = {
 }
 #: What is read and written at a time, in bytes, unless a format has reasons.
 BLOCK_BYTES = 64 << 20
+#: Size of the files of a sharded model, in bytes, unless it is said.
+SHARD_BYTES = 5 * 10**9
 _SHOWN = 20
 
 
@@ -278,8 +280,8 @@ class Source:
   """A model, wherever and in whatever format it lies.
 
   Attributes:
-    config: The network; `scan_layers` says how `weights` are laid out. Readers
-      give unscanned ones.
+    config: The network; `scan_layers` says how `weights` are laid out, which
+      is how they are stored (`layouts.relayout` changes it).
     weights: LazyArrays by name, of exactly the names and shapes of
       `layouts.parameter_shapes(config)`.
     vocabulary: None if nothing says which.

@@ -1,0 +1,151 @@
+"""This library's own checkpoints as a format: `checkpoint_N` in a MODEL_DIR.
+
+Read and written without Orbax, array by array, as models larger than memory
+need; a run of `t5score train` saves and resumes through
+`checkpoints/native.py`. What is written holds parameters alone: a new run
+starts from it (INITIAL_CHECKPOINT_PATH), and it scores.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+
+from t5score_jax.checkpoints import bundle, layouts, selection, stores
+from t5score_jax.checkpoints.weights import (
+  DTYPES,
+  CheckpointError,
+  LazyArray,
+  Options,
+  Source,
+  check,
+  choose_vocabulary,
+  shapes_of,
+)
+
+#: Parts of a saved state that are parameters: the moving average is preferred.
+_PARTS = ('ema.', 'params.')
+_HANDLERS = {
+  selection.STATE: (
+    'orbax.checkpoint._src.handlers.standard_checkpoint_handler.'
+    'StandardCheckpointHandler'
+  ),
+  selection.NUMBERS: (
+    'orbax.checkpoint._src.handlers.json_checkpoint_handler.'
+    'JsonCheckpointHandler'
+  ),
+}
+
+
+def detect(path: Path) -> bool:
+  """Whether a path is a MODEL_DIR with checkpoints, or one of them."""
+  try:
+    state = selection.find_checkpoint(path) / selection.STATE
+  except CheckpointError:
+    return False
+  return any(stores.has(state, part) for part in _PARTS)
+
+
+def open_weights(path: Path) -> dict[str, LazyArray]:
+  """Opens the parameters, of whatever network.
+
+  Args:
+    path: A MODEL_DIR (its best checkpoint) or a `checkpoint_N` in one.
+
+  Returns:
+    Arrays by '/'-joined name; the moving average where the run had one.
+
+  Raises:
+    CheckpointError: There are none, or they can't be read.
+  """
+  checkpoint = selection.find_checkpoint(path)
+  for part in _PARTS:
+    if found := stores.open_state(checkpoint / selection.STATE, part):
+      return found
+  raise CheckpointError(f'{checkpoint}: holds no parameters')
+
+
+def open_source(path: Path, options: Options) -> Source:
+  """Opens a checkpoint; see `open_weights`.
+
+  Args:
+    path: A MODEL_DIR or a `checkpoint_N` in one.
+    options: The vocabulary overrides that of MODEL_DIR; where MODEL_DIR lacks a
+      description, the network is read off the shapes.
+
+  Returns:
+    The model.
+
+  Raises:
+    CheckpointError: Not a checkpoint of a T5 network, or a damaged one.
+  """
+  checkpoint = selection.find_checkpoint(path)
+  weights = open_weights(checkpoint)
+  shapes = shapes_of(weights)
+  folder = checkpoint.parent
+  settings, notes = {}, ()
+  if (folder / bundle.CONFIG_FILE).is_file():
+    config, vocabulary, settings = bundle.read_description(folder)
+    message = f'{checkpoint} does not fit {folder / bundle.CONFIG_FILE}'
+    check(layouts.parameter_shapes(config), shapes, message)
+    if options.vocabulary is not None:
+      vocabulary, _ = choose_vocabulary(options.vocabulary, config)
+  else:
+    config, notes = layouts.infer_config(shapes, options.activation)
+    vocabulary, more = choose_vocabulary(options.vocabulary, config, folder)
+    notes = (*notes, *more)
+  match = selection.FOLDER.fullmatch(checkpoint.name)
+  return Source(
+    config,
+    weights,
+    vocabulary,
+    settings,
+    {
+      'format': 'orbax',
+      'path': str(path),
+      **({'step': int(match[1])} if match else {}),
+    },
+    notes,
+  )
+
+
+def write(
+  source: Source, folder: Path, *, dtype: str, max_shard_bytes: int
+) -> None:
+  """Writes a MODEL_DIR with one checkpoint, of the source's step.
+
+  Args:
+    source: The model, of scanned layers or not.
+    folder: An existing empty folder.
+    dtype: Of the stored weights, a key of `weights.DTYPES`.
+    max_shard_bytes: Orbax has no shards: the size of a chunk, where that is
+      smaller than a block.
+
+  Raises:
+    CheckpointError: The source can't be read, or has no vocabulary.
+    OSError: The folder can't be written.
+  """
+  bundle.write_description(
+    folder, source.config, source.need_vocabulary(), source.settings
+  )
+  checkpoint = folder / f'checkpoint_{source.provenance.get("step", 0)}'
+  checkpoint.mkdir()
+  arrays = {
+    f'params/{name}': array.astype(DTYPES[dtype])
+    for name, array in source.weights.items()
+  }
+  stores.write_state(
+    checkpoint / selection.STATE,
+    arrays,
+    min(max_shard_bytes, stores.BLOCK_BYTES),
+  )
+  _write_numbers(checkpoint / selection.NUMBERS, {})
+  stores.write_checkpoint_metadata(checkpoint, _HANDLERS)
+
+
+def _write_numbers(folder: Path, numbers: Mapping[str, float]) -> None:
+  """The evaluation kept with a checkpoint: here none."""
+  folder.mkdir()
+  text = json.dumps(dict(numbers))
+  (folder / 'metadata').write_text(text, encoding='utf-8')
