@@ -39,7 +39,13 @@ from absl import logging
 from t5score_jax.data import features, judgments, records, tables
 from t5score_jax.data.files import RecordError
 from t5score_jax.data.records import Segment
-from t5score_jax.tasks import environment, mixtures, parallel, sources
+from t5score_jax.tasks import (
+  agreement,
+  environment,
+  mixtures,
+  parallel,
+  sources,
+)
 from t5score_jax.tasks.vocabularies import seqio_vocabulary
 
 #: (part of the corpus, language pair), for example ('2017', 'de-en').
@@ -192,6 +198,7 @@ def add_tasks(
         expand,
       ],
       output_features=output_features,
+      metric_objs=[agreement.Agreement],
       shuffle_buffer_size=20_000,
     )
   return names

@@ -411,8 +411,8 @@ def group_examples(
       the maximum group size G; `GROUP_SIZE` by default.
 
   Returns:
-    Examples `inputs` int32 [length], `targets` int32 ragged [at most G,
-    lengths], `ratings` float32 [at most G].
+
+
 
   Raises:
     ValueError: G is less than 2, or larger than the length of `targets`, by
@@ -452,7 +452,8 @@ def group_examples(
       )
       return {
         'inputs': inputs,
-        'targets': tf.gather(targets, members),
+        # Padded: T5X's inference takes no ragged tensors.
+        'targets': tf.gather(targets, members).to_tensor(),
         'ratings': tf.gather(example['ratings'], members),
       }
 
