@@ -411,8 +411,8 @@ def group_examples(
       the maximum group size G; `GROUP_SIZE` by default.
 
   Returns:
-
-
+    Examples `inputs` int32 [length], `targets` int32 [at most G, lengths],
+    padded with 0, and `ratings` float32 [at most G].
 
   Raises:
     ValueError: G is less than 2, or larger than the length of `targets`, by
