@@ -28,14 +28,14 @@ FOLDERS = {
 LEVELS: dict[int, list[str]] = {
   0: [
     't5score_jax',
-    'data.files data.tables data.records data.vocab',
+    'data.files data.tables data.records data.vocab data.subwords',
     'nn.axes nn.layers',
     'buckets compilation_cache',
     'training.adafactor training.optimizers',
   ],
   1: [
     'data.features data.judgments',
-    'nn.t5 nn.decoding',
+    'nn.t5 nn.decoding nn.bert',
     'objectives',
     'training.partitioning training.state',
     'metrics.base',
@@ -48,16 +48,21 @@ LEVELS: dict[int, list[str]] = {
     'training.inputs training.bucketing training.reports',
     'checkpoints.weights checkpoints.layouts checkpoints.formats'
     ' checkpoints.folders checkpoints.selection checkpoints.safetensors_files'
-    ' checkpoints.stores checkpoints.bundle checkpoints.t5x checkpoints.orbax',
+    ' checkpoints.stores checkpoints.bundle checkpoints.t5x checkpoints.orbax'
+    ' checkpoints.encoders checkpoints.torch_files'
+    ' checkpoints.huggingface_names checkpoints.huggingface_config'
+    ' checkpoints.huggingface_tokenizer checkpoints.huggingface_card'
+    ' checkpoints.huggingface',
     'calibration',
     'evaluation.significance evaluation.agreement evaluation.tables',
   ],
-  3: ['checkpoints.native', 'scoring', 'module_models'],
+  3: ['checkpoints.native', 'scoring encoding', 'module_models'],
   4: [
     't5x',
     'training.loop',
     'metrics._sacrebleu metrics.t5score metrics.bleu metrics.chrf metrics.ter'
-    ' metrics.rouge',
+    ' metrics.rouge metrics._token_states metrics.bertscore'
+    ' metrics.moverscore',
   ],
   5: ['training.evaluators'],
   6: [

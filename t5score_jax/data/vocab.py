@@ -231,6 +231,14 @@ class SentencePieceVocabulary(Vocabulary):
     """
     return self._processor.GetPieceSize() - self.extra_ids
 
+  @property
+  def bare_model_bytes(self) -> bytes:
+    """The model without sentinels, if these were appended to it.
+
+    A model whose training made them, as mT5's, stays as it is.
+    """
+    return self.model_bytes.removesuffix(_sentinel_pieces(self.extra_ids))
+
   def encode(self, text: str) -> list[int]:
     """Encodes a text as ids, without `</s>`; see `Vocabulary.encode`."""
     return self._processor.Encode(_checked(text), out_type=int)

@@ -1,0 +1,329 @@
+"""HuggingFace's `config.json` of the T5 family, from and to our `T5Config`.
+
+A setting that our network has not, or one that nobody knows here, is an error
+that names it: left aside, it could change scores in silence. Whether the output
+is tied to the embedding also depends on the weights, since transformers 5
+writes `tie_word_embeddings: true` whatever the model: see `Description`.
+Not here: weights (`huggingface.py`), tokenizers (`huggingface_tokenizer.py`).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from t5score_jax.checkpoints.weights import CheckpointError
+from t5score_jax.data.vocab import ByteVocabulary, Vocabulary
+from t5score_jax.nn.t5 import T5Config
+
+CONFIG_FILE = 'config.json'
+#: `model_type` -> the class that generates.
+MODEL_TYPES = {
+  't5': 'T5ForConditionalGeneration',
+  'mt5': 'MT5ForConditionalGeneration',
+  'umt5': 'UMT5ForConditionalGeneration',
+}
+#: Where we keep what HuggingFace has no name for.
+OWN_KEY = 't5score'
+
+# Theirs -> ours, where the values are the same.
+_SAME = {
+  'vocab_size': 'vocab_size',
+  'd_model': 'emb_dim',
+  'num_heads': 'num_heads',
+  'd_kv': 'head_dim',
+  'd_ff': 'mlp_dim',
+  'num_layers': 'num_encoder_layers',
+  'num_decoder_layers': 'num_decoder_layers',
+  'dropout_rate': 'dropout_rate',
+  'relative_attention_num_buckets': 'relative_attention_num_buckets',
+  'relative_attention_max_distance': 'relative_attention_max_distance',
+}
+# What transformers assumes where the file says nothing.
+_DEFAULTS: dict[str, Any] = {
+  'dropout_rate': 0.1,
+  'relative_attention_num_buckets': 32,
+  'relative_attention_max_distance': 128,
+}
+_DEFAULT_PROJECTION = {'t5': 'relu', 'mt5': 'gated-gelu', 'umt5': 'gated-gelu'}
+# Settings that our network has with one value only; None and absence are it.
+_FIXED: dict[str, Any] = {
+  'layer_norm_epsilon': 1e-6,
+  'pad_token_id': 0,
+  'eos_token_id': 1,
+  'decoder_start_token_id': 0,
+  'is_encoder_decoder': True,
+  'is_decoder': False,
+  'tie_encoder_decoder': False,
+  'add_cross_attention': False,
+  'chunk_size_feed_forward': 0,
+  'pruned_heads': {},
+}
+# Their names of activations -> ours. Their 'gelu' is the exact one, ours the
+# tanh approximation of T5's authors; in 'gated-gelu' theirs is so as well.
+_ACTIVATIONS = {
+  'gelu_new': 'gelu',
+  'gelu_pytorch_tanh': 'gelu',
+  'gelu_fast': 'gelu',
+  'relu': 'relu',
+  'silu': 'silu',
+  'swish': 'silu',
+  'linear': 'linear',
+}
+# Ours -> theirs.
+_PROJECTIONS: dict[tuple[str, ...], str] = {
+  ('relu',): 'relu',
+  ('gelu',): 'gelu_new',
+  ('silu',): 'silu',
+  ('linear',): 'linear',
+  ('relu', 'linear'): 'gated-relu',
+  ('gelu', 'linear'): 'gated-gelu',
+  ('silu', 'linear'): 'gated-silu',
+  ('linear', 'linear'): 'gated-linear',
+}
+# Settings that change nothing in what the network computes: how it generates,
+# what is returned, how it was made, and bookkeeping of transformers 2 to 5.
+_IRRELEVANT = frozenset(
+  """
+  _attn_implementation_autoset _commit_hash _name_or_path architectures
+  attn_implementation bad_words_ids begin_suppress_tokens bos_token_id
+  classifier_dropout cls_token_id cross_attention_hidden_size
+  diversity_penalty do_sample dtype early_stopping
+  encoder_no_repeat_ngram_size eos_token exponential_decay_length_penalty
+  finetuning_task forced_bos_token_id forced_eos_token_id
+  gradient_checkpointing id2label initializer_factor label2id length_penalty
+  max_length max_new_tokens min_length model_type n_positions name_or_path
+  no_repeat_ngram_size num_beam_groups num_beams num_labels
+  num_return_sequences output_attentions output_hidden_states output_past
+  output_scores prefix problem_type remove_invalid_values repetition_penalty
+  return_dict return_dict_in_generate scalable_attention sep_token_id
+  suppress_tokens task_specific_params temperature tf_legacy_loss
+  tokenizer_class top_k top_p torch_dtype torchscript transformers_version
+  typical_p use_bfloat16 use_cache
+  """.split()
+)
+_ABOUT_TYING = frozenset(('tie_word_embeddings', 'scale_decoder_outputs'))
+_ABOUT_MLP = frozenset(('feed_forward_proj', 'dense_act_fn', 'is_gated_act'))
+# Rows of mT5's and umT5's vocabularies; T5's and ByT5's are far smaller.
+_MULTILINGUAL_ROWS = 200_000
+
+
+@dataclasses.dataclass(frozen=True)
+class Description:
+  """What a `config.json` says.
+
+  Attributes:
+    path: The file.
+    model_type: A key of `MODEL_TYPES`.
+    config: The network, `logits_via_embedding` yet to be decided.
+    scaled: Whether the decoder's output is divided by sqrt(d_model).
+    saved_by: The major version of transformers that wrote it; 0 if unknown.
+    own: What we wrote into it (`OWN_KEY`).
+  """
+
+  path: Path
+  model_type: str
+  config: T5Config
+  scaled: bool
+  saved_by: int
+  own: Mapping[str, Any]
+
+
+def model_type(folder: Path) -> str | None:
+  """What a folder's `config.json` says it is of; None without such a file."""
+  try:
+    found = json.loads((folder / CONFIG_FILE).read_bytes())
+  except (OSError, ValueError):
+    return None
+  name = found.get('model_type') if isinstance(found, dict) else None
+  return name if isinstance(name, str) else None
+
+
+def read(folder: Path) -> Description:
+  """Reads `config.json`.
+
+  Raises:
+    CheckpointError: It is missing, damaged, of another kind of model, or has
+      a setting that our network has not.
+  """
+  path = folder / CONFIG_FILE
+  try:
+    said = json.loads(path.read_bytes())
+  except FileNotFoundError:
+    raise CheckpointError(f'{path}: no such file') from None
+  except (OSError, ValueError) as error:
+    raise CheckpointError(f'{path}: not JSON ({error})') from error
+  if not isinstance(said, dict):
+    raise CheckpointError(f'{path}: must hold a JSON object')
+  kind = said.get('model_type')
+  if kind not in MODEL_TYPES:
+    raise CheckpointError(
+      f'{path}: model_type {kind!r}: only {", ".join(MODEL_TYPES)} are read '
+      '(T5 1.1 and ByT5 are of type t5)'
+    )
+  classes = said.get('architectures') or []
+  if any('EncoderModel' in str(name) for name in classes):
+    raise CheckpointError(
+      f'{path}: architectures {classes}: an encoder alone cannot score, which '
+      'takes the probabilities that a decoder gives; use the whole model'
+    )
+  _check_settings(path, said)
+  values = {**_DEFAULTS, **_without_nulls(said)}
+  values.setdefault('num_decoder_layers', values.get('num_layers'))
+  try:
+    config = T5Config(
+      **{ours: values[theirs] for theirs, ours in _SAME.items()},
+      mlp_activations=_activations(path, said, kind),
+      relative_attention_per_layer=kind == 'umt5',
+    )
+  except KeyError as error:
+    raise CheckpointError(f'{path}: does not say {error}') from error
+  except (TypeError, ValueError) as error:
+    raise CheckpointError(f'{path}: {error}') from error
+  version = str(said.get('transformers_version') or '0').partition('.')[0]
+  saved_by = int(version) if version.isdigit() else 0
+  own = said.get(OWN_KEY)
+  return Description(
+    path=path,
+    model_type=kind,
+    config=config,
+    scaled=_scaled(said, kind, saved_by),
+    saved_by=saved_by,
+    own=own if isinstance(own, dict) else {},
+  )
+
+
+def _without_nulls(said: Mapping[str, Any]) -> dict[str, Any]:
+  return {name: value for name, value in said.items() if value is not None}
+
+
+def _check_settings(path: Path, said: Mapping[str, Any]) -> None:
+  """Refuses what our network has not."""
+  for name, value in _without_nulls(said).items():
+    if name in _FIXED:
+      if value != _FIXED[name]:
+        raise CheckpointError(
+          f'{path}: {name} is {value!r}; only {_FIXED[name]!r} is supported'
+        )
+    elif name in _SAME:
+      kinds = (int, float) if name == 'dropout_rate' else (int,)
+      if not isinstance(value, kinds) or isinstance(value, bool) or value < 0:
+        raise CheckpointError(f'{path}: {name} is {value!r}, not a number')
+    elif name not in _IRRELEVANT | _ABOUT_TYING | _ABOUT_MLP | {OWN_KEY}:
+      raise CheckpointError(
+        f'{path}: the setting {name} ({value!r}) is not known here; if it does '
+        'not change what the network computes, remove it from the file'
+      )
+
+
+def _activations(
+  path: Path, said: Mapping[str, Any], kind: str
+) -> tuple[str, ...]:
+  """Our `mlp_activations`."""
+  projection = said.get('feed_forward_proj') or _DEFAULT_PROJECTION[kind]
+  gate, _, name = str(projection).rpartition('-')
+  if gate not in ('', 'gated'):
+    raise CheckpointError(
+      f'{path}: feed_forward_proj is {projection!r}; use ACTIVATION or '
+      'gated-ACTIVATION'
+    )
+  gated = gate == 'gated'
+  if projection == 'gated-gelu':
+    name = 'gelu_new'
+  # These two follow from the first; where a file has them, they count.
+  name = said.get('dense_act_fn') or name
+  gated = bool(said.get('is_gated_act', gated))
+  if name not in _ACTIVATIONS:
+    exact = ': the exact gelu is another function' if name == 'gelu' else ''
+    raise CheckpointError(
+      f'{path}: the activation {name!r} (feed_forward_proj {projection!r}) is '
+      f'not supported{exact}; use one of {", ".join(_ACTIVATIONS)}'
+    )
+  return (_ACTIVATIONS[name], *(('linear',) if gated else ()))
+
+
+def _scaled(said: Mapping[str, Any], kind: str, saved_by: int) -> bool:
+  """Whether the decoder's output is divided by sqrt(d_model).
+
+  As T5 1.0 does, which is tied. Until version 4, transformers scales where
+  `tie_word_embeddings` is true, which it is by default but in mT5. Version 5
+  keeps a setting of its own for T5 and umT5, and never scales mT5.
+  """
+  tied = said.get('tie_word_embeddings')
+  if kind == 'mt5':
+    return bool(tied) and 0 < saved_by < 5
+  scale = said.get('scale_decoder_outputs')
+  return tied is not False if scale is None else bool(scale)
+
+
+def choose_model_type(
+  config: T5Config, vocabulary: Vocabulary, before: object = None
+) -> str:
+  """Which of HuggingFace's model types a network is exported as.
+
+  umT5 has position biases in every layer. T5 and mT5 are otherwise the same,
+  but that a tied output is scaled in T5 alone: mT5 is an untied network of
+  mT5's size of vocabulary, or one that was mT5 before.
+
+  Args:
+    config: The network, not scanned.
+    vocabulary: What its ids stand for.
+    before: The model type that it was imported as.
+  """
+  if config.relative_attention_per_layer:
+    return 'umt5'
+  large = config.vocab_size >= _MULTILINGUAL_ROWS
+  if (
+    (large or before == 'mt5')
+    and not config.logits_via_embedding
+    and not isinstance(vocabulary, ByteVocabulary)
+  ):
+    return 'mt5'
+  return 't5'
+
+
+def make(
+  config: T5Config,
+  kind: str,
+  dtype: str,
+  tokenizer_class: str,
+  own: Mapping[str, Any],
+) -> dict[str, Any]:
+  """The content of `config.json`.
+
+  Args:
+    config: The network, not scanned.
+    kind: A key of `MODEL_TYPES`; see `choose_model_type`.
+    dtype: Of the stored weights.
+    tokenizer_class: Its name.
+    own: What to keep under `OWN_KEY`.
+
+  Raises:
+    CheckpointError: transformers has no such feed-forward block.
+  """
+  if config.mlp_activations not in _PROJECTIONS:
+    raise CheckpointError(
+      f'mlp_activations {config.mlp_activations}: transformers has none but '
+      f'{", ".join("+".join(names) for names in _PROJECTIONS)}'
+    )
+  return {
+    'architectures': [MODEL_TYPES[kind]],
+    'model_type': kind,
+    **{theirs: getattr(config, ours) for theirs, ours in _SAME.items()},
+    'feed_forward_proj': _PROJECTIONS[config.mlp_activations],
+    'tie_word_embeddings': config.logits_via_embedding,
+    'layer_norm_epsilon': 1e-6,
+    'is_encoder_decoder': True,
+    'pad_token_id': 0,
+    'eos_token_id': 1,
+    'decoder_start_token_id': 0,
+    'tokenizer_class': tokenizer_class,
+    'use_cache': True,
+    # The first is the name until transformers 4.55, the other since.
+    'torch_dtype': dtype,
+    'dtype': dtype,
+    OWN_KEY: dict(own),
+  }

@@ -1,0 +1,327 @@
+"""torch's checkpoint files (`pytorch_model.bin`), read without executing them.
+
+Such a file holds a pickle, and unpickling calls what the pickle names. Here it
+may name the few functions that rebuild tensors, and gets ours in their place:
+anything else is refused by name. Arrays are read when they are asked for, out
+of the zip entries (torch since 1.6) or the plain sequence (before) in which
+their storages lie. torch is not needed. Not here: safetensors
+(`safetensors_files.py`), and writing, for which there is no reason.
+"""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+import json
+import math
+import pickle
+import struct
+import zipfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import ml_dtypes
+import numpy as np
+
+from t5score_jax.checkpoints.weights import (
+  CheckpointError,
+  Index,
+  LazyArray,
+  Shape,
+)
+
+#: What torch calls its storages, and what lies in them.
+_STORAGES = {
+  'DoubleStorage': np.dtype('<f8'),
+  'FloatStorage': np.dtype('<f4'),
+  'HalfStorage': np.dtype('<f2'),
+  'BFloat16Storage': np.dtype(ml_dtypes.bfloat16),
+  'LongStorage': np.dtype('<i8'),
+  'IntStorage': np.dtype('<i4'),
+  'ShortStorage': np.dtype('<i2'),
+  'CharStorage': np.dtype('i1'),
+  'ByteStorage': np.dtype('u1'),
+  'BoolStorage': np.dtype('?'),
+}
+# The numbers with which the format before zip files begins.
+_MAGIC = 0x1950A86A20F9469CFC6C
+_PROTOCOL = 1001
+_ADVICE = (
+  'it is not read, as it could run any program; save the model as '
+  'safetensors where you trust it'
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class _Storage:
+  """A row of elements in a file, under the name that the file gives it."""
+
+  key: str
+  dtype: np.dtype
+  size: int
+
+  @property
+  def nbytes(self) -> int:
+    """Its size in bytes."""
+    return self.size * self.dtype.itemsize
+
+
+@dataclasses.dataclass(frozen=True)
+class _Tensor:
+  """A view of a storage; places and strides in elements."""
+
+  storage: _Storage
+  start: int
+  shape: Shape
+  strides: Shape
+
+
+class _Rebuild:
+  """Stands in for torch's functions that make tensors; keeps no state.
+
+  Without attributes, so that a pickle has nothing to set on it.
+  """
+
+  __slots__ = ()
+
+
+class _RebuildTensor(_Rebuild):
+  __slots__ = ()
+
+  def __call__(
+    self, storage: Any, start: Any, shape: Any, strides: Any, *unused: Any
+  ) -> _Tensor:
+    del unused  # requires_grad, backward hooks, metadata
+    numbers = (start, *shape, *strides)
+    if not isinstance(storage, _Storage) or not all(
+      isinstance(number, int) and number >= 0 for number in numbers
+    ):
+      raise ValueError('a tensor is not described by numbers')
+    last = start + sum(
+      (n - 1) * step for n, step in zip(shape, strides, strict=True)
+    )
+    if math.prod(shape) and last >= storage.size:
+      raise ValueError(
+        f'a tensor of shape {tuple(shape)} reaches beyond its storage'
+      )
+    return _Tensor(storage, start, tuple(shape), tuple(strides))
+
+
+class _RebuildParameter(_Rebuild):
+  __slots__ = ()
+
+  def __call__(self, tensor: Any, *unused: Any) -> _Tensor:
+    del unused  # requires_grad, backward hooks
+    if not isinstance(tensor, _Tensor):
+      raise ValueError('a parameter is not made of a tensor')
+    return tensor
+
+
+_ALLOWED: Mapping[tuple[str, str], Any] = {
+  ('collections', 'OrderedDict'): collections.OrderedDict,
+  ('torch._utils', '_rebuild_tensor_v2'): _RebuildTensor(),
+  ('torch._utils', '_rebuild_parameter'): _RebuildParameter(),
+  # A string each: what the pickle does with it can't matter.
+  **{('torch', name): name for name in _STORAGES},
+}
+
+
+class _Unpickler(pickle.Unpickler):
+  """Finds nothing but the names above.
+
+  Attributes:
+    storages: Those that the pickle mentions, by their keys.
+  """
+
+  def __init__(self, stream: Any):
+    super().__init__(stream)
+    self.storages: dict[str, _Storage] = {}
+
+  def find_class(self, module: str, name: str) -> Any:
+    """Our own object for a permitted name."""
+    try:
+      return _ALLOWED[module, name]
+    except KeyError:
+      raise CheckpointError(
+        f'its pickle asks for {module}.{name}, which no weights need: {_ADVICE}'
+      ) from None
+
+  def persistent_load(self, pid: Any) -> _Storage:
+    """The description of a storage, without its content."""
+    # ('storage', class, key, device, elements[, view of another one])
+    kind, storage, key, _, size, *view = pid
+    if kind != 'storage' or storage not in _STORAGES or any(view):
+      raise ValueError(f'an unknown kind of storage: {pid!r}')
+    if not isinstance(key, str) or not isinstance(size, int) or size < 0:
+      raise ValueError(f'a storage without name or size: {pid!r}')
+    made = _Storage(key, _STORAGES[storage], size)
+    if self.storages.setdefault(key, made) != made:
+      raise ValueError(f'two storages of the name {key}')
+    return made
+
+
+def open_folder(
+  folder: Path, stem: str = 'pytorch_model'
+) -> dict[str, LazyArray]:
+  """Opens STEM.bin, or the shards that STEM.bin.index.json names.
+
+  Args:
+    folder: Where they lie.
+    stem: The file's name before '.bin'.
+
+  Returns:
+    Arrays by name. Names of one file that stand for the same elements, as
+    those of tied weights do, have the same object.
+
+  Raises:
+    CheckpointError: A file is missing, damaged, of another format, or would
+      run something.
+  """
+  index = folder / f'{stem}.bin.index.json'
+  if not index.is_file():
+    return open_file(folder / f'{stem}.bin')
+  try:
+    places = json.loads(index.read_text('utf-8'))['weight_map']
+    names = sorted(set(places.values()))
+  except (ValueError, KeyError, TypeError, AttributeError) as error:
+    raise CheckpointError(
+      f'{index}: not an index of shards ({error!r})'
+    ) from error
+  arrays: dict[str, LazyArray] = {}
+  for name in names:
+    if Path(name).name != name:
+      raise CheckpointError(
+        f'{index}: the shard {name!r} is not in this folder'
+      )
+    arrays.update(open_file(folder / name))
+  if missing := sorted(set(places) - set(arrays)):
+    raise CheckpointError(
+      f'{index}: names {missing[0]}, which its shard does not hold'
+    )
+  return arrays
+
+
+def open_file(path: Path) -> dict[str, LazyArray]:
+  """Opens one file; see `open_folder`."""
+  if not path.is_file():
+    raise CheckpointError(f'{path}: no such file: the folder is incomplete')
+  try:
+    with open(path, 'rb') as stream:
+      zipped = zipfile.is_zipfile(stream)
+      stream.seek(0)
+      found, places = (_read_zip if zipped else _read_sequence)(stream)
+    return _arrays(path, found, places)
+  except CheckpointError as error:
+    raise CheckpointError(f'{path}: {error}') from error
+  # Unpickling damaged bytes raises almost anything.
+  except Exception as error:
+    raise CheckpointError(
+      f'{path}: not a whole file of torch weights ({error!r}): copy or '
+      'download it again'
+    ) from error
+
+
+def _read_zip(stream: BinaryIO) -> tuple[Any, dict[str, int]]:
+  """The object in a zip file, and the byte at which each storage begins."""
+  with zipfile.ZipFile(stream) as archive:
+    entries = {info.filename: info for info in archive.infolist()}
+    (pickled,) = (n for n in entries if n.endswith('/data.pkl'))
+    root = pickled.removesuffix('data.pkl')
+    if f'{root}byteorder' in entries:
+      _check_order(archive.read(f'{root}byteorder') == b'little')
+    with archive.open(pickled) as part:
+      unpickler = _Unpickler(part)
+      found = unpickler.load()
+  places = {}
+  for key, storage in unpickler.storages.items():
+    entry = entries[f'{root}data/{key}']
+    if entry.compress_type != zipfile.ZIP_STORED:
+      raise CheckpointError(
+        f'its part {entry.filename} is compressed; torch compresses none'
+      )
+    if entry.file_size < storage.nbytes:
+      raise ValueError(
+        f'{entry.file_size} bytes in {entry.filename}, not {storage.nbytes}'
+      )
+    stream.seek(entry.header_offset)
+    header = stream.read(30)
+    if header[:4] != b'PK\x03\x04':
+      raise ValueError(f'no zip entry at byte {entry.header_offset}')
+    # The lengths of its name and of the padding after it.
+    lengths = struct.unpack('<HH', header[26:30])
+    places[key] = entry.header_offset + 30 + sum(lengths)
+  return found, places
+
+
+def _read_sequence(stream: BinaryIO) -> tuple[Any, dict[str, int]]:
+  """The same of a file of torch before 1.6: pickles, then storages."""
+  if stream.peek(1)[:1] != b'\x80' or _Unpickler(stream).load() != _MAGIC:  # type: ignore[attr-defined]
+    raise CheckpointError('not a file that torch wrote')
+  if (protocol := _Unpickler(stream).load()) != _PROTOCOL:
+    raise CheckpointError(f'of version {protocol!r} of the format, not 1001')
+  _check_order(_Unpickler(stream).load()['little_endian'])
+  unpickler = _Unpickler(stream)
+  found = unpickler.load()
+  keys = _Unpickler(stream).load()
+  places = {}
+  for key in keys:
+    storage = unpickler.storages[key]
+    count = int.from_bytes(stream.read(8), 'little')
+    if count != storage.size:
+      raise ValueError(f'{count} elements in {key}, not {storage.size}')
+    places[key] = stream.tell()
+    stream.seek(storage.nbytes, 1)
+  end = stream.tell()
+  if stream.seek(0, 2) < end:
+    raise ValueError(f'it ends before byte {end}')
+  return found, places
+
+
+def _check_order(little: Any) -> None:
+  if not little:
+    raise CheckpointError('its numbers are big-endian; only little-endian is')
+
+
+def _arrays(
+  path: Path, found: Any, places: Mapping[str, int]
+) -> dict[str, LazyArray]:
+  """Lazy arrays of a dictionary of tensors."""
+  if not isinstance(found, dict):
+    raise CheckpointError(
+      f'holds a {type(found).__name__}, not weights by name'
+    )
+  made: dict[_Tensor, LazyArray] = {}
+  arrays = {}
+  for name, tensor in found.items():
+    if not isinstance(name, str) or not isinstance(tensor, _Tensor):
+      raise CheckpointError(
+        f'its entry {name!r} is a {type(tensor).__name__}, not weights: save '
+        'the state_dict of the model alone'
+      )
+    if tensor not in made:
+      made[tensor] = _lazy(path, places[tensor.storage.key], tensor)
+    arrays[name] = made[tensor]
+  return arrays
+
+
+def _lazy(path: Path, place: int, tensor: _Tensor) -> LazyArray:
+  storage, shape = tensor.storage, tensor.shape
+  strides = tuple(step * storage.dtype.itemsize for step in tensor.strides)
+
+  def fetch(index: Index) -> np.ndarray:
+    if not math.prod(shape):
+      return np.zeros(shape, storage.dtype)[index]
+    # Mapped for this part alone, so that what was read before takes no memory.
+    mapped = np.memmap(path, storage.dtype, 'r', place, (storage.size,))
+    view = np.lib.stride_tricks.as_strided(
+      mapped[tensor.start :], shape, strides, subok=False, writeable=False
+    )
+    return np.array(view[index])
+
+  # Along the axes with the smallest steps, reading is cheapest.
+  block = tuple(
+    size if step < max(strides, default=0) else 1
+    for size, step in zip(shape, strides, strict=True)
+  )
+  return LazyArray(shape, storage.dtype, fetch, block)
