@@ -15,35 +15,36 @@ import collections
 import concurrent.futures
 import dataclasses
 import functools
-import os
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
-from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from t5score_jax import buckets, compilation_cache, models, objectives
+from t5score_jax import buckets, models, objectives, placement
 from t5score_jax.checkpoints.bundle import Bundle
-from t5score_jax.data.vocab import encode_batch_for_model
 from t5score_jax.nn.t5 import T5Config
+from t5score_jax.placement import (
+  DEFAULT_MAX_LENGTH,
+  DTYPES,
+  Placed,
+  Progress,
+  ScoringError,
+  padded,
+)
 
-DTYPES = ('float32', 'bfloat16')
+__all__ = [
+  'DEFAULT_MAX_LENGTH',
+  'DTYPES',
+  'Pair',
+  'PairScores',
+  'Progress',
+  'Scorer',
+  'ScoringError',
+]
 
 Pair = tuple[str, str]
-# Called with the number of pairs done and the number of all.
-Progress = Callable[[int, int], None]
-
-# The paper truncates at 1,024 tokens.
-DEFAULT_MAX_LENGTH = 1024
-
-# Tokens a batch. A batch of few tokens leaves little room for padding, and one
-# core needs no more to work at full speed; an accelerator wants to be filled.
-_BATCH_TOKENS_A_CORE = 1024
-_MOST_CPU_BATCH_TOKENS = 16384
-_ACCELERATOR_BATCH_TOKENS = 32768
 
 # Logits held at a time. Those of a CPU should stay in its cache.
 _BLOCK_ELEMENTS = {'cpu': 2**20}
@@ -53,10 +54,6 @@ _WINDOW = 32768
 
 # Results that may wait on the device while the next batches are prepared.
 _IN_FLIGHT = 4
-
-
-class ScoringError(RuntimeError):
-  """The model gave something that is not a score."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -85,12 +82,14 @@ class Scorer:
     bundle: network, weights and vocabulary.
     max_length: tokens a text, ``</s>`` included; the rest is cut. Default: the
       bundle's setting, else 1024.
-    batch_tokens: tokens a batch on one device, padding included. Bounds
-      memory, does not change scores. Default: 1024 a core on a CPU (at most
-      16384), else 32768.
+    batch_tokens: tokens a batch on one copy of the model, padding included.
+      Bounds memory, does not change scores. Default: 1024 a core on a CPU (at
+      most 16384), else 32768.
     dtype: of the computation, 'float32' (full precision also where the
       hardware would round products) or 'bfloat16'.
     devices: default all local devices.
+    num_partitions: devices over which one copy of the weights is divided, for
+      models that don't fit one; the other devices hold copies.
 
   Raises:
     ValueError: an argument is out of range.
@@ -104,41 +103,53 @@ class Scorer:
     batch_tokens: int | None = None,
     dtype: str = 'float32',
     devices: Sequence[jax.Device] | None = None,
+    num_partitions: int = 1,
   ):
-    if dtype not in DTYPES:
-      raise ValueError(f'dtype {dtype!r}: use one of {", ".join(DTYPES)}')
-    if max_length is None:
-      max_length = int(bundle.settings.get('max_length', DEFAULT_MAX_LENGTH))
-    if max_length < 2:
-      raise ValueError(
-        f'max_length {max_length}: at least 2 tokens (one and </s>)'
-      )
-    if batch_tokens is not None and batch_tokens < 1:
-      raise ValueError(f'batch_tokens {batch_tokens}: must be positive')
-    compilation_cache.enable()
-    devices = list(devices or jax.local_devices())
-    platform = devices[0].platform
-    self.max_length = max_length
-    self.batch_tokens = batch_tokens or _default_batch_tokens(platform)
-    self.dtype = dtype
-    self._vocabulary = bundle.vocabulary
-    self._config = dataclasses.replace(bundle.config, dtype=dtype)
-    self._devices = len(devices)
-    mesh = Mesh(np.asarray(devices), ('data',))
-    self._rows = NamedSharding(mesh, PartitionSpec('data'))
-    self._everywhere = NamedSharding(mesh, PartitionSpec())
-    self._params = jax.device_put(bundle.params, self._everywhere)
-    self._block_elements = len(devices) * _BLOCK_ELEMENTS.get(
+    self._placed = Placed(
+      bundle,
+      max_length=max_length,
+      batch_tokens=batch_tokens,
+      dtype=dtype,
+      devices=devices,
+      num_partitions=num_partitions,
+    )
+    platform = self._placed.platform
+    self._block_elements = self._placed.copies * _BLOCK_ELEMENTS.get(
       platform, objectives.DEFAULT_BLOCK_ELEMENTS
     )
     self._costs = _costs(bundle.config, platform)
     self._programs: dict[tuple[int, ...], Callable[..., jax.Array]] = {}
+    self._shapes: set[tuple[int, ...]] = set()
     self._lock = threading.Lock()
+
+  @property
+  def max_length(self) -> int:
+    """Tokens a text, ``</s>`` included."""
+    return self._placed.max_length
+
+  @property
+  def dtype(self) -> str:
+    """Of the computation."""
+    return self._placed.dtype
+
+  @property
+  def shapes(self) -> list[tuple[int, ...]]:
+    """Those of the batches so far, which later ones take where they fit."""
+    return sorted(self._shapes)
+
+  def expect(self, shapes: Collection[Sequence[int]]) -> None:
+    """Goes on as after calls that ended with these ``shapes``.
+
+    Shapes of batches, and with them the last digits of scores, depend on those
+    that there were before. With this a run that was broken off continues with
+    the very digits.
+    """
+    self._shapes.update(tuple(shape) for shape in shapes)
 
   def use_params(self, params: Mapping[str, Any]) -> None:
     """Scores with other weights of the same shapes; programs are kept."""
     with self._lock:
-      self._params = jax.device_put(params, self._everywhere)
+      self._placed.use_params(params)
 
   def scores(
     self, pairs: Sequence[Pair], progress: Progress | None = None
@@ -203,7 +214,9 @@ class Scorer:
     all_texts = list(texts)
     done = 0
     for start in range(0, len(keys), _WINDOW):
-      window = _Window(distinct[start : start + _WINDOW], all_texts, self)
+      window = _Window(
+        distinct[start : start + _WINDOW], all_texts, self._placed
+      )
       cut[window.cut_texts] = True
       for chosen, log_probs in self._run(window):
         lengths = window.target_lengths[chosen]
@@ -215,52 +228,46 @@ class Scorer:
         if progress:
           progress(done, len(pairs))
     if not np.isfinite(values).all():
-      raise ScoringError(
-        'the model gives scores that are not finite: its weights are damaged'
-        + ('' if self.dtype == 'float32' else ', or need dtype float32')
-      )
+      raise ScoringError(placement.not_finite(self.dtype))
     return PairScores(
       values[inverse],
       int(cut.sum()),
       [tokens[i] for i in inverse] if token_log_probs else None,
     )
 
-  def encode(self, texts: Sequence[str]) -> tuple[list[np.ndarray], np.ndarray]:
-    """The ids of each text, ``</s>`` last, and whether it was cut, bool [n]."""
-    rows, cut = encode_batch_for_model(texts, self._vocabulary, self.max_length)
-    return [np.asarray(ids, np.int32) for ids in rows], np.asarray(cut, bool)
-
   def _run(self, window: _Window) -> Iterator[tuple[np.ndarray, np.ndarray]]:
     """Yields indices of pairs and their log-probs [n, length], any order."""
+    placed = self._placed
     pools = buckets.plan(
       window.input_of_pair,
       window.input_lengths,
       window.target_lengths,
       max_length=self.max_length,
-      batch_tokens=self.batch_tokens * self._devices,
+      batch_tokens=placed.batch_tokens * placed.copies,
       costs=self._costs,
-      row_multiple=self._devices,
-      ready=self._programs,
+      row_multiple=placed.copies,
+      ready=self._shapes,
     )
+    self._shapes.update(shape for pool in pools for shape in pool.shapes)
     in_flight: collections.deque = collections.deque()
     for pool, programs in self._as_compiled(pools):
-      encoder_tokens = _padded(
+      tokens = padded(
         [window.inputs[i] for i in pool.inputs], pool.rows, pool.length
       )
-      encoder_tokens = jax.device_put(encoder_tokens, self._rows)
-      encoded = programs[pool.rows, pool.length](self._params, encoder_tokens)
+      encoder_tokens = jax.device_put(tokens, placed.rows)
+      encoded = programs[pool.rows, pool.length](placed.params, encoder_tokens)
       for batch in pool.batches:
         shape = (pool.rows, pool.length, batch.rows, batch.length)
-        targets = _padded(
+        targets = padded(
           [window.targets[i] for i in batch.pairs], batch.rows, batch.length
         )
         rows = np.zeros(batch.rows, np.int32)
         rows[: len(batch.input_rows)] = batch.input_rows
         log_probs = programs[shape](
-          self._params,
+          placed.params,
           encoded,
           encoder_tokens,
-          *jax.device_put((rows, targets), self._rows),
+          *jax.device_put((rows, targets), placed.rows),
         )
         in_flight.append((batch.pairs, log_probs))
         if len(in_flight) > _IN_FLIGHT:
@@ -279,7 +286,7 @@ class Scorer:
     # The shapes with the most work first: while they run, others compile.
     waiting = sorted(by_shapes, key=lambda shapes: -len(by_shapes[shapes]))
     with concurrent.futures.ThreadPoolExecutor(
-      max_workers=min(4, _cores()),
+      max_workers=min(4, placement.cores()),
       thread_name_prefix='t5score-compile',
     ) as executor:
       try:
@@ -304,44 +311,32 @@ class Scorer:
 
   def _compile(self, shape: tuple[int, ...]) -> Callable[..., jax.Array]:
     """Compiles the encoder (two numbers) or the decoder (four)."""
-
-    def ids(*dims: int) -> jax.ShapeDtypeStruct:
-      return jax.ShapeDtypeStruct(dims, jnp.int32, sharding=self._rows)
-
-    precision = 'float32' if self.dtype == 'float32' else 'default'
-    # Products in less than float32 are what accelerators do unless told.
-    with jax.default_matmul_precision(precision):
-      if len(shape) == 2:
-        program = jax.jit(
-          functools.partial(_encode, self._config),
-          out_shardings=self._everywhere,
-        )
-        return program.lower(self._params, ids(*shape)).compile()
-      pool_rows, input_length, rows, length = shape
-      program = jax.jit(
-        functools.partial(_log_probs, self._config, self._block_elements),
-        out_shardings=self._rows,
-      )
-      encoded = jax.ShapeDtypeStruct(
-        (pool_rows, input_length, self._config.emb_dim),
-        self._config.array_dtype,
-        sharding=self._everywhere,
-      )
-      return program.lower(
-        self._params,
-        encoded,
-        ids(pool_rows, input_length),
-        ids(rows),
-        ids(rows, length),
-      ).compile()
+    placed = self._placed
+    if len(shape) == 2:
+      function = functools.partial(_encode, placed.config)
+      return placed.compile(function, placed.ids(*shape), out=placed.everywhere)
+    pool_rows, input_length, rows, length = shape
+    encoded = jax.ShapeDtypeStruct(
+      (pool_rows, input_length, placed.config.emb_dim),
+      placed.config.array_dtype,
+      sharding=placed.everywhere,
+    )
+    return placed.compile(
+      functools.partial(_log_probs, placed.config, self._block_elements),
+      encoded,
+      placed.ids(pool_rows, input_length),
+      placed.ids(rows),
+      placed.ids(rows, length),
+      out=placed.rows,
+    )
 
 
 class _Window:
   """The tokens of some distinct pairs, and which belongs to which."""
 
-  def __init__(self, pairs: np.ndarray, texts: Sequence[str], scorer: Scorer):
+  def __init__(self, pairs: np.ndarray, texts: Sequence[str], placed: Placed):
     used, places = np.unique(pairs, return_inverse=True)
-    encoded, cut = scorer.encode([texts[i] for i in used])
+    encoded, cut = placed.encode([texts[i] for i in used])
     self.cut_texts = used[cut]
     lengths = np.asarray([len(ids) for ids in encoded], np.int64)
     places = places.reshape(pairs.shape)
@@ -366,26 +361,6 @@ def _log_probs(config, block, params, encoded, encoder_tokens, rows, targets):
   )
 
 
-def _padded(texts: Sequence[np.ndarray], rows: int, length: int) -> np.ndarray:
-  tokens = np.zeros((rows, length), np.int32)
-  for row, ids in enumerate(texts):
-    tokens[row, : len(ids)] = ids
-  return tokens
-
-
-def _default_batch_tokens(platform: str) -> int:
-  if platform != 'cpu':
-    return _ACCELERATOR_BATCH_TOKENS
-  return min(_BATCH_TOKENS_A_CORE * _cores(), _MOST_CPU_BATCH_TOKENS)
-
-
-def _cores() -> int:
-  """Those that this process may use, where the system tells."""
-  if hasattr(os, 'sched_getaffinity'):
-    return len(os.sched_getaffinity(0))
-  return os.cpu_count() or 1
-
-
 def _costs(config: T5Config, platform: str) -> buckets.Costs:
   """About how many seconds computing and compiling take.
 
@@ -400,7 +375,7 @@ def _costs(config: T5Config, platform: str) -> buckets.Costs:
   decoder += config.emb_dim * config.vocab_size
   on_cpu = platform == 'cpu'
   # Multiplications and additions a second.
-  rate = 3e10 * min(_cores(), 8) if on_cpu else 1.5e13
+  rate = 3e10 * min(placement.cores(), 8) if on_cpu else 1.5e13
   depths = [config.num_encoder_layers, config.num_decoder_layers]
   if config.scan_layers:
     depths = [1, 1]

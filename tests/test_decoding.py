@@ -85,7 +85,7 @@ def test_reordered_sequences_go_on_from_others(name):
     _, memory = decoding.step(
       params, config, memory, inputs, fed[:, position], position
     )
-  memory = decoding.reorder(memory, config, np.asarray([1, 1]))
+  memory = decoding.reorder(memory, config, np.asarray([[1, 1]]))
   logits, _ = decoding.step(params, config, memory, inputs, fed[:, 3], 3)
   crossed = fed[[1, 1], :4].copy()
   crossed[:, 3] = fed[:, 3]

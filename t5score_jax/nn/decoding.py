@@ -112,12 +112,27 @@ def step(
   return logits, memory._replace(tokens=changed['cache'])
 
 
-def reorder(memory: Memory, config: t5.T5Config, rows: Array) -> Memory:
-  """Sequence i goes on from what sequence ``rows[i]``, int [batch * k], was."""
+def reorder(memory: Memory, config: t5.T5Config, origin: Array) -> Memory:
+  """Lets sequences go on from what others of the same input were.
+
+  Args:
+    memory: from ``step``.
+    config: the network's shape.
+    origin: int [batch, k]: sequence j of input b goes on from its sequence
+      ``origin[b, j]``.
+
+  Returns:
+    The memory, its rows exchanged.
+  """
   axis = 1 if config.scan_layers else 0
-  return memory._replace(
-    tokens=jax.tree.map(lambda x: jnp.take(x, rows, axis), memory.tokens)
-  )
+
+  def one(x: Array) -> Array:
+    # [..., batch * k, length, heads, head_dim]
+    apart = x.reshape(*x.shape[:axis], *origin.shape, *x.shape[axis + 1 :])
+    index = origin.reshape(*[1] * axis, *origin.shape, 1, 1, 1)
+    return jnp.take_along_axis(apart, index, axis + 1).reshape(x.shape)
+
+  return memory._replace(tokens=jax.tree.map(one, memory.tokens))
 
 
 def _mapping(tree: Mapping[str, Any]) -> dict[str, Any]:
