@@ -56,7 +56,11 @@ LEVELS: dict[int, list[str]] = {
     'calibration',
     'evaluation.significance evaluation.agreement evaluation.tables',
   ],
-  3: ['checkpoints.native', 'scoring encoding', 'module_models'],
+  3: [
+    'checkpoints.native',
+    'placement search scoring generation encoding',
+    'module_models',
+  ],
   4: [
     't5x',
     'training.loop',
@@ -67,7 +71,7 @@ LEVELS: dict[int, list[str]] = {
   5: ['training.evaluators'],
   6: [
     'commands._score_output commands.score commands.train commands.correlate'
-    ' commands.demo commands.calibrate',
+    ' commands.demo commands.calibrate commands.convert',
   ],
   7: ['cli'],
   8: ['__main__'],
