@@ -1,0 +1,458 @@
+"""Many processes as one program: start together, talk, and end together.
+
+A verb that may run on several hosts calls `add_arguments`, `settings`, `start`
+before anything touches a device, and `stop` at its end. In between processes
+tell each other small things by the functions here. JAX is imported when it is
+needed, so that help stays fast. Not here: when a training run stops
+(`training/stopping.py`), and how a batch is divided (`training/shares.py`).
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import inspect
+import json
+import os
+import sys
+import zlib
+from collections.abc import Callable, Mapping
+from typing import Any, NoReturn
+
+import numpy as np
+
+PyTree = Any
+
+# Stands for what Slurm, Open MPI, Kubernetes or a TPU pod say themselves.
+AUTO = 'auto'
+# Environment variable of each flag; a flag wins.
+VARIABLES = {
+  'coordinator_address': 'JAX_COORDINATOR_ADDRESS',
+  'process_count': 'JAX_NUM_PROCESSES',
+  'process_index': 'JAX_PROCESS_ID',
+}
+START_TIMEOUT = 300
+HEARTBEAT_TIMEOUT = 100
+# Words of JAX, gloo and Orbax about a peer that is gone.
+_SIGNS_OF_LOSS = (
+  *('gloo', 'coordination', 'heartbeat', 'barrier', 'connection', 'peer'),
+  *('unavailable', 'deadline_exceeded', 'aborted', 'nccl', 'remote'),
+)
+
+
+class ProcessError(RuntimeError):
+  """Processes cannot start or go on together; the message says why."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Settings:
+  """Who the processes of a run are.
+
+  Attributes:
+    coordinator_address: HOST:PORT of process 0, or 'auto'.
+    process_count: Of the run; None with 'auto'.
+    process_index: Of this process; None with 'auto'.
+    start_timeout: Seconds to wait for all processes to come.
+    heartbeat_timeout: Seconds of silence after which a process counts as dead.
+  """
+
+  coordinator_address: str
+  process_count: int | None = None
+  process_index: int | None = None
+  start_timeout: int = START_TIMEOUT
+  heartbeat_timeout: int = HEARTBEAT_TIMEOUT
+
+  def __post_init__(self) -> None:
+    for field in ('start_timeout', 'heartbeat_timeout'):
+      if getattr(self, field) < 1:
+        raise ProcessError(f'--{field} {getattr(self, field)}: at least 1 (s)')
+    if self.coordinator_address == AUTO:
+      if (self.process_count, self.process_index) != (None, None):
+        raise ProcessError(
+          '--coordinator_address=auto finds the processes by itself: leave '
+          '--process_count and --process_index out'
+        )
+      return
+    self.host_and_port  # noqa: B018 (raises)
+    if self.process_count is None or self.process_index is None:
+      raise ProcessError(
+        'a process needs --coordinator_address, --process_count and '
+        '--process_index together (or --coordinator_address=auto alone)'
+      )
+    if self.process_count < 1:
+      raise ProcessError(f'--process_count {self.process_count}: at least 1')
+    if not 0 <= self.process_index < self.process_count:
+      raise ProcessError(
+        f'--process_index {self.process_index}: with --process_count '
+        f'{self.process_count} it must be 0 to {self.process_count - 1}'
+      )
+
+  @property
+  def host_and_port(self) -> tuple[str, int]:
+    """The address in two parts.
+
+    Raises:
+      ProcessError: It is not HOST:PORT.
+    """
+    host, _, port = self.coordinator_address.rpartition(':')
+    if not host or not port.isdecimal() or not 0 < int(port) < 2**16:
+      raise ProcessError(
+        f'--coordinator_address {self.coordinator_address}: write HOST:PORT, '
+        'as in 10.0.0.1:8476, or auto'
+      )
+    return host.strip('[]'), int(port)
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+  """Declares the flags that every verb for many processes shares."""
+  group = parser.add_argument_group(
+    'many processes',
+    'The same command in every process, with another index each; '
+    'scripts/launch_*.sh start them. Each flag may come from the environment: '
+    f'{", ".join(VARIABLES.values())}.',
+  )
+  group.add_argument(
+    '--coordinator_address',
+    metavar='HOST:PORT',
+    help='where process 0 is reached, a free port; or auto: ask Slurm, Open '
+    'MPI, Kubernetes or the TPU pod, which also know the other two',
+  )
+  group.add_argument(
+    '--process_count', type=int, metavar='N', help='processes of the run'
+  )
+  group.add_argument(
+    '--process_index', type=int, metavar='I', help='of this process, from 0'
+  )
+  group.add_argument(
+    '--start_timeout',
+    type=int,
+    default=START_TIMEOUT,
+    metavar='SECONDS',
+    help='how long to wait for the other processes (%(default)s)',
+  )
+  group.add_argument(
+    '--heartbeat_timeout',
+    type=int,
+    default=HEARTBEAT_TIMEOUT,
+    metavar='SECONDS',
+    help='silence after which a process counts as dead and the others end '
+    '(%(default)s)',
+  )
+
+
+def settings(
+  args: argparse.Namespace, environment: Mapping[str, str] = os.environ
+) -> Settings | None:
+  """Reads flags and environment.
+
+  Args:
+    args: With the flags of `add_arguments`.
+    environment: Read where a flag is absent.
+
+  Returns:
+    None where neither says anything: one process.
+
+  Raises:
+    ProcessError: A part is missing or out of range.
+  """
+  given = {
+    name: environment.get(variable) or None
+    if getattr(args, name) is None
+    else getattr(args, name)
+    for name, variable in VARIABLES.items()
+  }
+  if not any(value is not None for value in given.values()):
+    return None
+  if given['coordinator_address'] is None:
+    raise ProcessError(
+      '--process_count and --process_index need --coordinator_address'
+    )
+  for name in ('process_count', 'process_index'):
+    try:
+      given[name] = None if given[name] is None else int(given[name])
+    except ValueError:
+      raise ProcessError(
+        f'{VARIABLES[name]}={given[name]}: not a whole number'
+      ) from None
+  return Settings(
+    **given,
+    start_timeout=args.start_timeout,
+    heartbeat_timeout=args.heartbeat_timeout,
+  )
+
+
+def start(chosen: Settings | None) -> None:
+  """Joins the other processes; call it before anything touches a device.
+
+  What C++ libraries print to standard output goes to standard error from here
+  on, so that output is the program's own.
+
+  Args:
+    chosen: From `settings`; None, or one process, does nothing.
+
+  Raises:
+    ProcessError: Not all came in time, the coordinator is out of reach, or the
+      environment does not say what 'auto' needs.
+  """
+  if chosen is None or chosen.process_count == 1:
+    return
+  import jax
+
+  from t5score_jax import rendezvous
+
+  _own_stdout()
+  # JAX's own use of SIGTERM would keep it from the program.
+  if hasattr(jax.config, 'jax_enable_preemption_service'):
+    jax.config.update('jax_enable_preemption_service', False)
+  if hasattr(jax.config, 'jax_cpu_collectives_implementation'):
+    jax.config.update('jax_cpu_collectives_implementation', 'gloo')
+  options: dict[str, Any] = {
+    'initialization_timeout': chosen.start_timeout,
+    'heartbeat_timeout_seconds': chosen.heartbeat_timeout,
+  }
+  if chosen.coordinator_address != AUTO:
+    assert chosen.process_count is not None
+    assert chosen.process_index is not None
+    # JAX aborts where a process is missing; this says which.
+    try:
+      rendezvous.meet(
+        *chosen.host_and_port,
+        chosen.process_count,
+        chosen.process_index,
+        chosen.start_timeout,
+        f'jax {jax.__version__}',
+      )
+    except rendezvous.RendezvousError as error:
+      raise ProcessError(str(error)) from None
+    options.update(
+      coordinator_address=chosen.coordinator_address,
+      num_processes=chosen.process_count,
+      process_id=chosen.process_index,
+      cluster_detection_method='deactivate',
+    )
+  known = inspect.signature(jax.distributed.initialize).parameters
+  try:
+    jax.distributed.initialize(
+      **{name: value for name, value in options.items() if name in known}
+    )
+  except (ValueError, RuntimeError, OSError) as error:
+    hint = ''
+    if chosen.coordinator_address == AUTO:
+      hint = ' (found neither Slurm, Open MPI, Kubernetes nor a TPU pod?)'
+    raise ProcessError(
+      f'--coordinator_address={chosen.coordinator_address}: {error}{hint}'
+    ) from error
+
+
+def stop(code: int, agreed: bool) -> int:
+  """Ends this process's part.
+
+  Args:
+    code: The exit code.
+    agreed: Whether all processes end this way, so that they wait for one
+      another. Otherwise this process ends here and now, since the others may
+      never come; they notice by its silence.
+
+  Returns:
+    The exit code, if the process is to end as usual.
+  """
+  if count() == 1:
+    return code
+  if not agreed:
+    leave(code)
+  import jax
+
+  jax.distributed.shutdown()
+  return code
+
+
+def leave(code: int) -> NoReturn:
+  """Ends this process at once, without waiting for the others."""
+  sys.stdout.flush()
+  sys.stderr.flush()
+  os._exit(code)
+
+
+def count() -> int:
+  """Processes of the run."""
+  if 'jax' not in sys.modules:
+    return 1  # Nothing can have been started.
+  import jax
+
+  return jax.process_count()
+
+
+def index() -> int:
+  """Of this process, from 0."""
+  if 'jax' not in sys.modules:
+    return 0
+  import jax
+
+  return jax.process_index()
+
+
+def is_first() -> bool:
+  """Whether this process writes what is written once."""
+  return index() == 0
+
+
+def barrier(name: str) -> None:
+  """Waits until every process is at the barrier of this name."""
+  if count() > 1:
+    from jax.experimental import multihost_utils
+
+    multihost_utils.sync_global_devices(name)
+
+
+def from_first(value: Any) -> Any:
+  """Gives every process what process 0 passes.
+
+  Args:
+    value: Anything that JSON holds; NaN and infinities too. Ignored elsewhere
+      than in process 0.
+
+  Returns:
+    The value after a round through JSON (tuples become lists), in all
+    processes, also where there is one.
+  """
+  text = json.dumps(value) if is_first() else ''
+  if count() == 1:
+    return json.loads(text)
+  from jax.experimental import multihost_utils
+
+  data = np.frombuffer(text.encode('utf-8'), np.uint8)
+  size = int(multihost_utils.broadcast_one_to_all(np.int32(len(data))))
+  # Few sizes, so that few programs are compiled.
+  padded = np.zeros(max(256, 1 << (size - 1).bit_length()), np.uint8)
+  padded[: len(data)] = data
+  whole = np.asarray(multihost_utils.broadcast_one_to_all(padded), np.uint8)
+  return json.loads(whole[:size].tobytes().decode('utf-8'))
+
+
+def on_first(function: Callable[[], Any]) -> None:
+  """Runs a function in process 0 while the others wait.
+
+  Raises:
+    ProcessError: In the others, when it failed there; process 0 raises what
+      the function raised.
+  """
+  error: Exception | None = None
+  if is_first():
+    try:
+      function()
+    except Exception as caught:  # noqa: BLE001 (raised below)
+      error = caught
+  if count() > 1:
+    told = from_first(None if error is None else str(error))
+    if told is not None and error is None:
+      raise ProcessError(f'process 0: {told}')
+  if error is not None:
+    raise error
+
+
+def own_rows(total: int) -> np.ndarray:
+  """Which of `total` rows this process works on, int64; see `all_rows`."""
+  return np.arange(index(), total, count())
+
+
+def all_rows(values: np.ndarray, total: int) -> np.ndarray:
+  """Puts the rows that each process worked on together again.
+
+  Args:
+    values: [own, ...], one row for each of `own_rows(total)`.
+    total: Rows of all processes.
+
+  Returns:
+    [total, ...] of the same dtype, the same in all processes.
+  """
+  if count() == 1:
+    return np.asarray(values)
+  from jax.experimental import multihost_utils
+
+  values = np.ascontiguousarray(values)
+  dtype = values.dtype
+  most = -(-total // count())
+  padded = np.zeros((most, *values.shape[1:]), dtype)
+  padded[: len(values)] = values
+  # As bytes: JAX would make 64 bits 32.
+  gathered = multihost_utils.process_allgather(padded.view(np.uint8))
+  parts = np.ascontiguousarray(np.asarray(gathered, np.uint8)).view(dtype)
+  # [processes, most, ...] -> row i * processes + p is process p's row i
+  return parts.swapaxes(0, 1).reshape(-1, *values.shape[1:])[:total]
+
+
+def local_copy(tree: PyTree) -> PyTree:
+  """Arrays as this process alone can use them; a part of all processes' work.
+
+  What this process has whole stays as it is; parts are gathered from all, leaf
+  by leaf, into NumPy arrays, so that the host needs memory for all of them.
+  """
+  if count() == 1:
+    return tree
+  import jax
+  from jax.experimental import multihost_utils
+
+  def one(leaf: Any) -> Any:
+    if not isinstance(leaf, jax.Array) or leaf.is_fully_addressable:
+      return leaf
+    if leaf.is_fully_replicated:
+      return leaf.addressable_data(0)
+    return multihost_utils.process_allgather(leaf, tiled=True)
+
+  return jax.tree.map(one, tree)
+
+
+def agree(value: int, what: str) -> None:
+  """Checks that all processes pass the same number.
+
+  Raises:
+    ProcessError: They don't; the message gives the numbers by process.
+  """
+  if count() == 1:
+    return
+  told = all_rows(np.asarray([value], np.int64), count())
+  if len(set(told.tolist())) > 1:
+    raise ProcessError(f'processes differ in {what}: {told.tolist()}')
+
+
+def fingerprint(text: str) -> int:
+  """A number by which processes compare texts."""
+  return zlib.crc32(text.encode('utf-8'))
+
+
+def explain_loss(error: BaseException) -> str:
+  """Words for an error that means that another process is gone, else ''."""
+  if count() == 1:
+    return ''
+  seen: BaseException | None = error
+  while seen is not None:
+    kind, text = type(seen).__name__, str(seen).lower()
+    runtime = kind in ('JaxRuntimeError', 'XlaRuntimeError')
+    if runtime and any(sign in text for sign in _SIGNS_OF_LOSS):
+      first = str(seen).strip().splitlines()[0][:200]
+      return (
+        f'process {index()} of {count()} lost another process ({first}); see '
+        'its messages. The same command in all processes goes on from the '
+        'last checkpoint'
+      )
+    seen = seen.__cause__ or seen.__context__
+  return ''
+
+
+def _own_stdout() -> None:
+  """Keeps standard output for Python; whatever C++ prints joins the errors."""
+  try:
+    if sys.stdout.fileno() != 1:
+      return
+  except (AttributeError, OSError, ValueError):
+    return  # Already someone else's, as under a test.
+  sys.stdout.flush()
+  own = os.dup(1)
+  os.dup2(2, 1)
+  sys.stdout = os.fdopen(
+    own,
+    'w',
+    encoding=sys.stdout.encoding,
+    errors=sys.stdout.errors,
+    buffering=1 if os.isatty(own) else -1,
+  )
