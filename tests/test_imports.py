@@ -53,7 +53,7 @@ LEVELS: dict[int, list[str]] = {
     ' checkpoints.encoders checkpoints.torch_files'
     ' checkpoints.huggingface_names checkpoints.huggingface_config'
     ' checkpoints.huggingface_tokenizer checkpoints.huggingface_card'
-    ' checkpoints.huggingface',
+    ' checkpoints.huggingface checkpoints.convert',
     'calibration',
     'evaluation.significance evaluation.agreement evaluation.tables',
   ],

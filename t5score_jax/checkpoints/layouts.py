@@ -284,7 +284,7 @@ def finite(name: str, values: np.ndarray) -> np.ndarray:
   Raises:
     CheckpointError: They are not; the message names the parameter.
   """
-  if not np.isfinite(np.asarray(values, np.float32)).all():
+  if not np.isfinite(values).all():
     raise CheckpointError(
       f'the weight {name} is not finite: the checkpoint is damaged, or '
       'training had diverged when it was saved'

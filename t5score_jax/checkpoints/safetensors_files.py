@@ -152,7 +152,7 @@ def _lazy(file: _File, start: int, entry: Mapping[str, Any]) -> LazyArray:
   def fetch(index: Index) -> np.ndarray:
     return _read(file, start + first, shape, dtype, index)
 
-  block = (1, *shape[1:]) if shape else ()
+  block = (*(1 for _ in shape[1:]), *shape[-1:])
   return LazyArray(shape, dtype, fetch, block)
 
 
@@ -281,6 +281,19 @@ def write_file(
     offset += array.nbytes
   text = json.dumps(header, separators=(',', ':')).encode()
   text += b' ' * (-len(text) % 8)
+  try:
+    _write_all(path, text, header, arrays)
+  except OSError as error:
+    # Writing at an offset does not say which file it was.
+    raise OSError(error.errno, error.strerror, str(path)) from error
+
+
+def _write_all(
+  path: Path,
+  text: bytes,
+  header: Mapping[str, Any],
+  arrays: Mapping[str, LazyArray],
+) -> None:
   descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
   try:
     start = 8 + len(text)

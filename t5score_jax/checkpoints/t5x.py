@@ -7,8 +7,7 @@ handler that only T5X has. Scanned layers or not, saved from any number of
 devices; the optimizer's state stays where it is.
 
 T5X does not write what the network is: that is read off the shapes
-(`layouts.infer_config`). Not here: writing; T5X reads HuggingFace's models, and
-trains on from Orbax folders of its own.
+(`layouts.infer_config`). Not here: writing them.
 """
 
 from __future__ import annotations

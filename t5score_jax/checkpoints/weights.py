@@ -76,7 +76,7 @@ class LazyArray:
   @classmethod
   def of(cls, array: np.ndarray) -> LazyArray:
     """An array that is in memory already."""
-    block = (1, *array.shape[1:]) if array.ndim else ()
+    block = (1,) * array.ndim
     return cls(array.shape, array.dtype, lambda index: array[index], block)
 
   @classmethod
@@ -150,13 +150,25 @@ class LazyArray:
       fetch=lambda index: np.asarray(self.fetch(index), dtype),
     )
 
-  def transposed(self) -> LazyArray:
-    """The array with its axes in reverse order, `array.T`."""
+  def transposed(self, axes: Sequence[int] | None = None) -> LazyArray:
+    """The array with its axes permuted, `array.transpose(axes)`.
+
+    Args:
+      axes: Which axis of this array each new one is; reversed by default.
+    """
+    order = tuple(axes or range(len(self.shape))[::-1])
+    inverse = tuple(order.index(axis) for axis in range(len(order)))
+
+    def permute(shape: Shape) -> Shape:
+      return tuple(shape[axis] for axis in order)
+
     return LazyArray(
-      self.shape[::-1],
+      permute(self.shape),
       self.dtype,
-      lambda index: self.fetch(index[::-1]).T,
-      self.block[::-1],
+      lambda index: self.fetch(tuple(index[i] for i in inverse)).transpose(
+        order
+      ),
+      permute(self.block),
     )
 
   def split_axis(self, axis: int, inner: int) -> LazyArray:
