@@ -167,20 +167,20 @@ def _settle_output(
         'and decoder share one embedding here'
       )
   embedding, head = made.get(EMBEDDING), made.get(HEAD)
-  if head is not None and embedding is not None and _equal(embedding, head):
-    if description.scaled:
+  if not description.scaled and head is not None:
+    return made, False, ()
+  if description.scaled:
+    if head is None:
+      return made, True, ()
+    if embedding is not None and _equal(embedding, head):
       del made[HEAD]
       return made, True, ()
-  elif head is not None:
-    if description.scaled:
-      raise CheckpointError(
-        f'{description.path}: tie_word_embeddings is true, but {HEAD} is '
-        f'another matrix than {EMBEDDING}: if the output is not to be scaled '
-        'by 1/sqrt(d_model), as in T5 1.1, set it to false'
-      )
-  elif description.scaled:
-    return made, True, ()
-  elif description.saved_by >= 5 and embedding is not None:
+    raise CheckpointError(
+      f'{description.path}: tie_word_embeddings is true, but {HEAD} is another '
+      f'matrix than {EMBEDDING}: if the output is not to be scaled by '
+      '1/sqrt(d_model), as in T5 1.1, set it to false'
+    )
+  if description.saved_by >= 5 and embedding is not None:
     # transformers 5 ties what has no output of its own, without T5 1.0's
     # scale, which our tied networks have: the same numbers, untied.
     made[HEAD] = embedding

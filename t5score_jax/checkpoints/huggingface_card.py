@@ -21,6 +21,8 @@ from t5score_jax.nn.t5 import T5Config
 
 # The paper's, for models that do not say.
 _DEFAULT_LENGTH = 1024
+# Rows to read at a time of an array that is stored by columns.
+_COLUMN_RUN = 1024
 
 _CARD = """\
 ---
@@ -153,7 +155,7 @@ def signature(
   conditioning = {'source': 'source', 'ref_src': 'reference+source'}
   observed = {'nrefs': 1, 'refs': 'max'}
   values = {
-    'metric': 't5score',
+    'metric': 'T5Score',
     'model': str(settings['name']),
     'checkpoint': checkpoint_hash(weights),
     'vocabulary': vocabulary.fingerprint()[:12],
@@ -174,7 +176,7 @@ def signature(
 
 
 def checkpoint_hash(weights: Weights) -> str:
-  """`bundle.checkpoint_hash` of weights that are read a block at a time."""
+  """`bundle.checkpoint_hash` of weights that are read a part at a time."""
   digest = hashlib.sha256()
   for name, array in sorted(weights.items()):
     digest.update(f'{name} {array.shape}\n'.encode())
@@ -184,10 +186,20 @@ def checkpoint_hash(weights: Weights) -> str:
 
 
 def _rows(array: LazyArray) -> Iterator[np.ndarray]:
-  """Yields an array in order, as many rows at a time as fit a block."""
-  rest = tuple(slice(0, size) for size in array.shape[1:])
-  row = 4 * max(1, array.size // max(1, array.shape[0]))
-  step = max(1, BLOCK_BYTES // row)
-  for start in range(0, array.shape[0], step):
-    stop = min(start + step, array.shape[0])
-    yield array.read((slice(start, stop), *rest))
+  """Yields an array in order, some rows at a time."""
+  rows, *rest = array.shape
+  row = 4 * max(1, array.size // max(1, rows))
+  step = hashed = max(1, BLOCK_BYTES // row)
+  block = array.block
+  if array.size and block[0] > 1:
+    if block[1:] == array.shape[1:]:
+      # Whole blocks, so that none is read twice.
+      step = -(-step // block[0]) * block[0]
+    else:
+      # Stored by columns, of which short runs cost as much as longer ones.
+      step = max(step, _COLUMN_RUN)
+  for start in range(0, rows, step):
+    stop = min(start + step, rows)
+    band = array.read((slice(start, stop), *(slice(0, n) for n in rest)))
+    for i in range(0, len(band), hashed):
+      yield band[i : i + hashed]
