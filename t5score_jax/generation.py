@@ -13,6 +13,7 @@ import concurrent.futures
 import dataclasses
 import functools
 import hashlib
+import json
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -21,9 +22,16 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from t5score_jax import buckets, models, placement, search
+from t5score_jax import (
+  balance,
+  buckets,
+  models,
+  placement,
+  processes,
+  search,
+)
 from t5score_jax.checkpoints.bundle import Bundle
-from t5score_jax.placement import Placed, Progress
+from t5score_jax.placement import Placed, Progress, Text
 from t5score_jax.search import Method
 
 # Results that may wait on the device while the next batches are prepared.
@@ -88,6 +96,8 @@ class Generator:
     dtype: of the computation, 'float32' or 'bfloat16'.
     devices: default all local devices.
     num_partitions: devices over which one copy of the weights is divided.
+    spread: whether all processes call ``generate`` with the same texts; each
+      does its share and has all outputs.
 
   Raises:
     ValueError: an argument is out of range.
@@ -103,6 +113,7 @@ class Generator:
     dtype: str = 'float32',
     devices: Sequence[jax.Device] | None = None,
     num_partitions: int = 1,
+    spread: bool = False,
   ):
     self.method = method or Method()
     self._placed = Placed(
@@ -113,6 +124,8 @@ class Generator:
       devices=devices,
       num_partitions=num_partitions,
     )
+    self._processes = processes.count() if spread else 1
+    self._process = processes.index() if spread else 0
     self._programs: dict[tuple[int, int], Callable[..., Any]] = {}
     self._lock = threading.Lock()
 
@@ -122,7 +135,7 @@ class Generator:
     return self._placed.max_length
 
   def generate(
-    self, texts: Sequence[str], progress: Progress | None = None
+    self, texts: Sequence[Text], progress: Progress | None = None
   ) -> Outputs:
     """Writes outputs for each text.
 
@@ -141,21 +154,27 @@ class Generator:
       return self._generate(texts, progress)
 
   def _generate(
-    self, texts: Sequence[str], progress: Progress | None
+    self, texts: Sequence[Text], progress: Progress | None
   ) -> Outputs:
-    places: dict[str, int] = {}
+    places: dict[Text, int] = {}
     inverse = [places.setdefault(text, len(places)) for text in texts]
     inputs, cut = self._placed.encode(list(places))
+    owner = balance.owners([len(ids) for ids in inputs], self._processes)
+    if self._processes > 1:
+      balance.agree(places, 'the inputs')
+    own = np.flatnonzero(owner == self._process)
     written: list[list[Output]] = [[]] * len(inputs)
     done = 0
-    for chosen, found in self._run(inputs):
-      if not np.isfinite(found.log_probs).all():
-        raise placement.ScoringError(placement.not_finite(self._placed.dtype))
-      for row, place in enumerate(chosen):
+    for chosen, found in self._run([inputs[i] for i in own]):
+      for row, place in enumerate(own[chosen]):
         written[place] = self._outputs(found.tokens[row], found.log_probs[row])
       done += len(chosen)
       if progress:
-        progress(done, len(inputs))
+        progress(done, len(own))
+    if self._processes > 1:
+      _exchange(written, owner)
+    if not np.isfinite([o.log_prob for some in written for o in some]).all():
+      raise placement.ScoringError(placement.not_finite(self._placed.dtype))
     return Outputs([written[i] for i in inverse], int(cut.sum()))
 
   def _outputs(self, tokens: np.ndarray, log_probs: np.ndarray) -> list[Output]:
@@ -248,6 +267,17 @@ class Generator:
 
 def _search(config, method, vocab_size, params, tokens, keys):
   return search.search(params, config, method, vocab_size, tokens, keys)
+
+
+def _exchange(written: list[list[Output]], owner: np.ndarray) -> None:
+  """Fills in what the other processes have written."""
+  own = np.flatnonzero(owner == processes.index())
+  told = [[dataclasses.astuple(o) for o in written[i]] for i in own]
+  for process, data in enumerate(balance.gather(json.dumps(told).encode())):
+    for place, some in zip(
+      np.flatnonzero(owner == process), json.loads(data), strict=True
+    ):
+      written[place] = [Output(*values) for values in some]
 
 
 def _fetched(

@@ -34,6 +34,9 @@ class ScoringError(RuntimeError):
 # Called with the number of items done and the number of all.
 Progress = Callable[[int, int], None]
 
+# A text, or the ids of one as a model takes them, `</s>` last.
+Text = str | tuple[int, ...]
+
 # The paper truncates at 1,024 tokens.
 DEFAULT_MAX_LENGTH = 1024
 
@@ -144,10 +147,30 @@ class Placed:
       is_leaf=lambda leaf: isinstance(leaf, tuple),
     )
 
-  def encode(self, texts: Sequence[str]) -> tuple[list[np.ndarray], np.ndarray]:
-    """The ids of each text, ``</s>`` last, and whether it was cut, bool [n]."""
-    rows, cut = encode_batch_for_model(texts, self.vocabulary, self.max_length)
-    return [np.asarray(ids, np.int32) for ids in rows], np.asarray(cut, bool)
+  def encode(
+    self, texts: Sequence[Text]
+  ) -> tuple[list[np.ndarray], np.ndarray]:
+    """The ids of each text, ``</s>`` last, and whether it was cut, bool [n].
+
+    A text that is given as ids is taken as it is; one that is too long loses
+    what stands before ``</s>``.
+    """
+    plain = [text for text in texts if isinstance(text, str)]
+    encoded = iter(
+      zip(
+        *encode_batch_for_model(plain, self.vocabulary, self.max_length),
+        strict=True,
+      )
+    )
+    rows, cut = [], np.zeros(len(texts), bool)
+    for n, text in enumerate(texts):
+      if isinstance(text, str):
+        ids, cut[n] = next(encoded)
+      else:
+        cut[n] = len(text) > self.max_length
+        ids = [*text[: self.max_length - 1], text[-1]] if cut[n] else text
+      rows.append(np.asarray(ids, np.int32))
+    return rows, cut
 
   def ids(self, *shape: int) -> jax.ShapeDtypeStruct:
     """Stands for int32 ids of a batch, to be compiled for."""

@@ -22,7 +22,14 @@ from typing import Any
 import jax
 import numpy as np
 
-from t5score_jax import buckets, models, objectives, placement
+from t5score_jax import (
+  balance,
+  buckets,
+  models,
+  objectives,
+  placement,
+  processes,
+)
 from t5score_jax.checkpoints.bundle import Bundle
 from t5score_jax.nn.t5 import T5Config
 from t5score_jax.placement import (
@@ -31,6 +38,7 @@ from t5score_jax.placement import (
   Placed,
   Progress,
   ScoringError,
+  Text,
   padded,
 )
 
@@ -44,7 +52,7 @@ __all__ = [
   'ScoringError',
 ]
 
-Pair = tuple[str, str]
+Pair = tuple[Text, Text]
 
 # Logits held at a time. Those of a CPU should stay in its cache.
 _BLOCK_ELEMENTS = {'cpu': 2**20}
@@ -63,12 +71,14 @@ class PairScores:
   Attributes:
     values: float32 [N], mean log-probability a target token; at most 0.
     truncated: how many distinct texts were longer than max_length, and cut.
+    lengths: int64 [N], tokens of each target.
     token_log_probs: for each pair float32 [target tokens], in the target's
       order with ``</s>`` last; None unless asked for.
   """
 
   values: np.ndarray
   truncated: int
+  lengths: np.ndarray
   token_log_probs: list[np.ndarray] | None = None
 
 
@@ -90,6 +100,8 @@ class Scorer:
     devices: default all local devices.
     num_partitions: devices over which one copy of the weights is divided, for
       models that don't fit one; the other devices hold copies.
+    spread: whether all processes call for the scores of the same pairs; each
+      does its share and has all scores.
 
   Raises:
     ValueError: an argument is out of range.
@@ -104,6 +116,7 @@ class Scorer:
     dtype: str = 'float32',
     devices: Sequence[jax.Device] | None = None,
     num_partitions: int = 1,
+    spread: bool = False,
   ):
     self._placed = Placed(
       bundle,
@@ -119,6 +132,8 @@ class Scorer:
     )
     self._costs = _costs(bundle.config, platform)
     self._programs: dict[tuple[int, ...], Callable[..., jax.Array]] = {}
+    self._processes = processes.count() if spread else 1
+    self._process = processes.index() if spread else 0
     self._shapes: set[tuple[int, ...]] = set()
     self._lock = threading.Lock()
 
@@ -197,7 +212,7 @@ class Scorer:
     token_log_probs: bool,
     progress: Progress | None,
   ) -> PairScores:
-    texts: dict[str, int] = {}
+    texts: dict[Text, int] = {}
     ids = np.empty((len(pairs), 2), np.int64)
     for row, pair in enumerate(pairs):
       ids[row] = [texts.setdefault(text, len(texts)) for text in pair]
@@ -208,31 +223,37 @@ class Scorer:
       return_counts=True,
     )
     distinct = np.stack(np.divmod(keys, max(1, len(texts))), axis=1)
-    values = np.empty(len(keys), np.float32)
+    if self._processes > 1:
+      balance.agree(texts, 'the texts')
+      processes.agree(processes.fingerprint(repr(keys.tolist())), 'the pairs')
+    known = _Known(len(keys), token_log_probs)
     cut = np.zeros(len(texts), bool)
-    tokens: list[np.ndarray] = [np.empty(0, np.float32)] * len(keys)
     all_texts = list(texts)
     done = 0
     for start in range(0, len(keys), _WINDOW):
-      window = _Window(
-        distinct[start : start + _WINDOW], all_texts, self._placed
-      )
-      cut[window.cut_texts] = True
+      chosen_keys = slice(start, start + _WINDOW)
+      window = _window(distinct[chosen_keys], all_texts, self._placed, cut)
+      owner = balance.owners(window.costs(), self._processes)
+      owner = owner[window.input_of_pair]
+      known.owner[chosen_keys] = owner
+      known.lengths[chosen_keys] = window.target_lengths
+      own = np.flatnonzero(owner == self._process)
+      if self._processes > 1:
+        window = window.part(own)
       for chosen, log_probs in self._run(window):
-        lengths = window.target_lengths[chosen]
-        values[start + chosen] = log_probs.sum(1, dtype=np.float64) / lengths
-        if token_log_probs:
-          for pair, row, length in zip(chosen, log_probs, lengths, strict=True):
-            tokens[start + pair] = row[:length].copy()
-        done += int(counts[start + chosen].sum())
+        known.add(start + own[chosen], log_probs)
+        done += int(counts[start + own[chosen]].sum())
         if progress:
           progress(done, len(pairs))
-    if not np.isfinite(values).all():
+    if self._processes > 1:
+      known.exchange()
+    if not np.isfinite(known.values).all():
       raise ScoringError(placement.not_finite(self.dtype))
     return PairScores(
-      values[inverse],
+      known.values[inverse],
       int(cut.sum()),
-      [tokens[i] for i in inverse] if token_log_probs else None,
+      known.lengths[inverse],
+      None if known.tokens is None else [known.tokens[i] for i in inverse],
     )
 
   def _run(self, window: _Window) -> Iterator[tuple[np.ndarray, np.ndarray]]:
@@ -331,20 +352,96 @@ class Scorer:
     )
 
 
+class _Known:
+  """What is known of the distinct pairs so far.
+
+  Attributes:
+    values: float32 [pairs], the scores.
+    lengths: int [pairs], tokens of the target.
+    owner: int [pairs], the process that computes a pair.
+    tokens: float32 [length] for each pair, or None where not wanted.
+  """
+
+  def __init__(self, pairs: int, tokens: bool):
+    self.values = np.full(pairs, np.nan, np.float32)
+    self.lengths = np.ones(pairs, np.int64)
+    self.owner = np.zeros(pairs, np.int64)
+    self.tokens: list[np.ndarray] | None = None
+    if tokens:
+      self.tokens = [np.empty(0, np.float32)] * pairs
+
+  def add(self, pairs: np.ndarray, log_probs: np.ndarray) -> None:
+    """Takes log-probs [n, length] of some pairs, 0 on padding."""
+    lengths = self.lengths[pairs]
+    self.values[pairs] = log_probs.sum(1, dtype=np.float64) / lengths
+    if self.tokens is not None:
+      for pair, row, length in zip(pairs, log_probs, lengths, strict=True):
+        self.tokens[pair] = row[:length].copy()
+
+  def exchange(self) -> None:
+    """Fills in what the other processes have computed."""
+    own = np.flatnonzero(self.owner == processes.index())
+    told = [self.values[own]]
+    if self.tokens is not None:
+      told += [self.tokens[pair] for pair in own]
+    for process, data in enumerate(
+      balance.gather(np.concatenate(told).astype('<f4').tobytes())
+    ):
+      pairs = np.flatnonzero(self.owner == process)
+      numbers = np.frombuffer(data, '<f4')
+      self.values[pairs] = numbers[: len(pairs)]
+      if self.tokens is not None:
+        ends = len(pairs) + np.cumsum(self.lengths[pairs])
+        for pair, end in zip(pairs, ends, strict=True):
+          self.tokens[pair] = numbers[end - self.lengths[pair] : end]
+
+
+@dataclasses.dataclass(frozen=True)
 class _Window:
   """The tokens of some distinct pairs, and which belongs to which."""
 
-  def __init__(self, pairs: np.ndarray, texts: Sequence[str], placed: Placed):
-    used, places = np.unique(pairs, return_inverse=True)
-    encoded, cut = placed.encode([texts[i] for i in used])
-    self.cut_texts = used[cut]
-    lengths = np.asarray([len(ids) for ids in encoded], np.int64)
-    places = places.reshape(pairs.shape)
-    inputs, self.input_of_pair = np.unique(places[:, 0], return_inverse=True)
-    self.inputs = [encoded[i] for i in inputs]
-    self.targets = [encoded[i] for i in places[:, 1]]
-    self.input_lengths = lengths[inputs]
-    self.target_lengths = lengths[places[:, 1]]
+  inputs: list[np.ndarray]
+  targets: list[np.ndarray]
+  input_of_pair: np.ndarray
+  input_lengths: np.ndarray
+  target_lengths: np.ndarray
+
+  def costs(self) -> np.ndarray:
+    """Tokens of each input and all its targets, int [inputs]."""
+    return self.input_lengths + np.bincount(
+      self.input_of_pair, self.target_lengths, len(self.inputs)
+    )
+
+  def part(self, pairs: np.ndarray) -> _Window:
+    """Those pairs alone, int [n]; all pairs of an input or none."""
+    inputs, input_of_pair = np.unique(
+      self.input_of_pair[pairs], return_inverse=True
+    )
+    return _Window(
+      [self.inputs[i] for i in inputs],
+      [self.targets[i] for i in pairs],
+      input_of_pair,
+      self.input_lengths[inputs],
+      self.target_lengths[pairs],
+    )
+
+
+def _window(
+  pairs: np.ndarray, texts: Sequence[Text], placed: Placed, cut: np.ndarray
+) -> _Window:
+  """Encodes what int [n, 2] ``pairs`` name; marks ``cut`` texts, bool."""
+  used, places = np.unique(pairs, return_inverse=True)
+  encoded, cut[used] = placed.encode([texts[i] for i in used])
+  lengths = np.asarray([len(ids) for ids in encoded], np.int64)
+  places = places.reshape(pairs.shape)
+  inputs, input_of_pair = np.unique(places[:, 0], return_inverse=True)
+  return _Window(
+    [encoded[i] for i in inputs],
+    [encoded[i] for i in places[:, 1]],
+    input_of_pair,
+    lengths[inputs],
+    lengths[places[:, 1]],
+  )
 
 
 def _done(future: concurrent.futures.Future | None) -> bool:

@@ -81,6 +81,8 @@ class Metric(base.Metric):
     batch_tokens: int | None = None,
     dtype: str = 'float32',
     token_log_probs: bool = False,
+    num_partitions: int = 1,
+    spread: bool = False,
   ):
     """Loads the model.
 
@@ -104,6 +106,10 @@ class Metric(base.Metric):
       dtype: of the computation, 'float32' or 'bfloat16' (faster on an
         accelerator, differs in the third digit).
       token_log_probs: whether scores carry those of single tokens.
+      num_partitions: devices over which the weights are divided, for models
+        that don't fit one.
+      spread: whether all processes of ``processes.start`` score the same
+        segments; each does its share and has all scores.
 
     Raises:
       FileNotFoundError: there is no such model.
@@ -132,7 +138,12 @@ class Metric(base.Metric):
     self.progress: scoring.Progress | None = None
     self._lowercase = bool(bundle.settings.get('lowercase', False))
     self._scorer = scoring.Scorer(
-      bundle, max_length=max_length, batch_tokens=batch_tokens, dtype=dtype
+      bundle,
+      max_length=max_length,
+      batch_tokens=batch_tokens,
+      dtype=dtype,
+      num_partitions=num_partitions,
+      spread=spread,
     )
     self._model = {
       'model': str(bundle.settings.get('name') or Path(model).name),
