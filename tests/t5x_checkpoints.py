@@ -8,7 +8,6 @@ import pathlib
 from collections.abc import Mapping
 
 import jax
-import msgpack
 import numpy as np
 import orbax.checkpoint as ocp
 import tensorstore
@@ -106,11 +105,6 @@ def write_orbax(
     checkpointer.save(made.absolute() / 'state', tree)
   (made / 'dataset').mkdir()
   return made
-
-
-def unpack(path: pathlib.Path) -> dict:
-  """The msgpack file, to be damaged."""
-  return msgpack.unpackb(path.read_bytes(), strict_map_key=False)
 
 
 def _put(tree: dict, name: str, leaf: object) -> None:
