@@ -420,7 +420,11 @@ def fingerprint(text: str) -> int:
   return zlib.crc32(text.encode('utf-8'))
 
 
-def explain_loss(error: BaseException) -> str:
+def explain_loss(
+  error: BaseException,
+  advice: str = 'The same command in all processes goes on from the last '
+  'checkpoint',
+) -> str:
   """Words for an error that means that another process is gone, else ''."""
   if count() == 1:
     return ''
@@ -432,8 +436,7 @@ def explain_loss(error: BaseException) -> str:
       first = str(seen).strip().splitlines()[0][:200]
       return (
         f'process {index()} of {count()} lost another process ({first}); see '
-        'its messages. The same command in all processes goes on from the '
-        'last checkpoint'
+        f'its messages. {advice}'
       )
     seen = seen.__cause__ or seen.__context__
   return ''

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from t5score_jax import calibration as calibrations
+from t5score_jax import processes
 from t5score_jax.commands import _score_output
 from t5score_jax.data import records, tables
 from t5score_jax.data.records import Segment
@@ -36,6 +37,7 @@ _MODEL_OPTIONS = {
   'reference_rule': '--several',
   'max_length': '--max-length',
   'batch_tokens': '--batch-tokens',
+  'num_partitions': '--num-partitions',
   'dtype': '--dtype',
   'remove_chinese_spaces': '--remove-chinese-spaces',
   'token_log_probs': '--tokens',
@@ -93,6 +95,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     metavar='NAME=VALUE',
     help='an option of the metric, for example tokenize=zh of bleu',
   )
+  processes.add_arguments(parser)
   output = parser.add_argument_group('output')
   output.add_argument(
     '--format',
@@ -203,6 +206,13 @@ def add_model_options(group: argparse._ArgumentGroup) -> None:
     'scores',
   )
   group.add_argument(
+    '--num-partitions',
+    type=_positive,
+    metavar='N',
+    help='devices of this process over which the weights are divided, for '
+    'models that one cannot hold; the others hold copies (default: 1)',
+  )
+  group.add_argument(
     '--dtype',
     choices=DTYPES,
     help='number format of the computation (default: float32)',
@@ -239,8 +249,25 @@ def _positive(text: str) -> int:
 def run(args: argparse.Namespace) -> int:
   """Runs the verb; returns the exit code."""
   try:
+    processes.start(processes.settings(args))
+  except processes.ProcessError as error:
+    print(f't5score score: {error}', file=sys.stderr)
+    return 2
+  code = _run(args)
+  # What failed here need not have failed in the other processes.
+  return processes.stop(code, agreed=code == 0)
+
+
+def _run(args: argparse.Namespace) -> int:
+  try:
     format = _checked_format(args)
     options = metric_options(args)
+    if processes.count() > 1:
+      if is_lexical(args.model):
+        raise UsageError(
+          f'many processes are for T5Score models, not for {args.model}'
+        )
+      options['spread'] = True
     check_writable(args.output)
     segments = read_segments(args)
     metric = load(args.model, options)
@@ -250,12 +277,14 @@ def run(args: argparse.Namespace) -> int:
       calibrations.check_signature(
         metric.signature(), calibration, complete=False
       )
-    with _score_output.Progress(metric, args.quiet):
+    with _score_output.Progress(metric, args.quiet or not processes.is_first()):
       scores = metric.score_segments(segments)
     if calibration is not None:
       scores = calibrations.apply(scores, calibration)
-    _score_output.write_scores(args.output, segments, scores, format)
-    if not args.quiet:
+    processes.on_first(
+      lambda: _score_output.write_scores(args.output, segments, scores, format)
+    )
+    if processes.is_first() and not args.quiet:
       stream = sys.stderr if args.output == '-' else sys.stdout
       stream.write(
         _score_output.summary(segments, scores, args.bootstrap, args.seed)
@@ -282,7 +311,11 @@ def _explain(error: RuntimeError) -> str | None:
   if 'RESOURCE_EXHAUSTED' in str(error):
     return 'out of memory; give a smaller --batch-tokens or --max-length'
   # ScoringError, whose module may not have been imported.
-  return str(error) if type(error).__name__ == 'ScoringError' else None
+  known = isinstance(error, processes.ProcessError)
+  if known or type(error).__name__ == 'ScoringError':
+    return str(error)
+  lost = processes.explain_loss(error, 'No scores were written')
+  return lost or None
 
 
 def _calibration(
