@@ -53,7 +53,6 @@ _RULES: axes.Rules = (
   ('heads', 'model'),
   ('mlp', 'model'),
   ('joined_kv', 'model'),
-  ('logits', 'model'),
 )
 
 
@@ -132,13 +131,17 @@ class Placed:
     self.params = self._put_params(params)
 
   def _put_params(self, params: Mapping[str, Any]) -> t5.Params:
-    if self._mesh.shape['model'] == 1:
+    abstract = isinstance(jax.tree.leaves(params)[0], jax.ShapeDtypeStruct)
+    if self._mesh.shape['model'] == 1 and not abstract:
       return jax.device_put(params, self.everywhere)
     sizes = dict(self._mesh.shape)
 
-    def put(names: tuple[str, ...], leaf: Any) -> jax.Array:
+    def put(names: tuple[str, ...], leaf: Any) -> Any:
       spec = axes.partition_spec(names, leaf.shape, _RULES, sizes)
-      return jax.device_put(leaf, NamedSharding(self._mesh, spec))
+      sharding = NamedSharding(self._mesh, spec)
+      if abstract:  # To be compiled for, on devices that need not be there.
+        return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding)
+      return jax.device_put(leaf, sharding)
 
     return jax.tree.map(
       put,

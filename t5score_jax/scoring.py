@@ -314,7 +314,7 @@ class Scorer:
         futures: dict[tuple[int, ...], concurrent.futures.Future] = {}
         for shape in (shape for shapes in waiting for shape in shapes):
           if shape not in self._programs and shape not in futures:
-            futures[shape] = executor.submit(self._compile, shape)
+            futures[shape] = executor.submit(self.compile_for, shape)
         while waiting:
           shapes = next(
             (w for w in waiting if all(_done(futures.get(s)) for s in w)),
@@ -330,8 +330,15 @@ class Scorer:
         # Only after an error is anything left: Ctrl-C should not wait for it.
         executor.shutdown(wait=False, cancel_futures=True)
 
-  def _compile(self, shape: tuple[int, ...]) -> Callable[..., jax.Array]:
-    """Compiles the encoder (two numbers) or the decoder (four)."""
+  def compile_for(self, shape: tuple[int, ...]) -> Callable[..., jax.Array]:
+    """Compiles the encoder or the decoder.
+
+    Args:
+      shape: rows and length of inputs; and, for the decoder, of targets.
+
+    Returns:
+      The compiled program of the weights and arrays of these shapes.
+    """
     placed = self._placed
     if len(shape) == 2:
       function = functools.partial(_encode, placed.config)
