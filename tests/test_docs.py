@@ -1,7 +1,7 @@
 """The documents say what is true: their commands run, their names exist.
 
-Every fenced block of commands or Python in README.md and docs/ follows a comment that
-says whether it is run here (`<!-- runs -->`), or why it isn't
+Every fenced block of commands or Python in README.md and docs/ follows a
+comment that says whether it is run here (`<!-- runs -->`), or why it isn't
 (`<!-- does not run here: ... -->`).
 """
 

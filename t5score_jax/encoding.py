@@ -1,0 +1,239 @@
+"""Hidden states of many texts under one encoder, fast and in order.
+
+Each distinct text is encoded once, the longest first, in batches of few shapes
+(``buckets.py``) on all local devices. Not here: what is made of the states
+(``metrics/bertscore.py`` and its kin), nor T5 (``scoring.py``).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Callable, Iterator, Sequence
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+from t5score_jax import buckets, compilation_cache
+from t5score_jax.checkpoints.encoders import EncoderBundle
+from t5score_jax.data.subwords import Encoded
+from t5score_jax.nn import bert
+
+DTYPES = ('float32', 'bfloat16')
+_BATCH_TOKENS = {'cpu': 2048}
+_ACCELERATOR_BATCH_TOKENS = 65536
+# Seconds to compile one more shape, and operations a second: only to weigh
+# padding against programs.
+_COMPILE_SECONDS = 1.5
+_RATE = {'cpu': 5e10}
+_ACCELERATOR_RATE = 3e13
+
+# Called with the number of texts done and the number of all.
+Progress = Callable[[int, int], None]
+
+
+@dataclasses.dataclass(frozen=True)
+class TextStates:
+  """A text's hidden states.
+
+  Attributes:
+    states: float32 [layers, tokens, emb_dim], special tokens included.
+    encoded: the tokens they belong to.
+  """
+
+  states: np.ndarray
+  encoded: Encoded
+
+
+class TextEncoder:
+  """An encoder on all local devices.
+
+  States don't depend on batch size, order, other texts or the number of
+  devices (float32: within 1e-5).
+
+  Args:
+    bundle: the encoder.
+    layers: which hidden states: 0 the embeddings, num_layers the last;
+      negative numbers count from the end. Those after the largest are never
+      computed.
+    max_length: tokens a text, special ones included; the rest is cut. Default
+      and maximum: what the encoder has positions for.
+    batch_tokens: tokens a batch on one device, padding included.
+    dtype: of the computation, 'float32' or 'bfloat16'.
+    devices: default all local devices.
+
+  Raises:
+    ValueError: an argument is out of range.
+  """
+
+  def __init__(
+    self,
+    bundle: EncoderBundle,
+    layers: Sequence[int] = (-1,),
+    *,
+    max_length: int | None = None,
+    batch_tokens: int | None = None,
+    dtype: str = 'float32',
+    devices: Sequence[jax.Device] | None = None,
+  ):
+    if dtype not in DTYPES:
+      raise ValueError(f'dtype {dtype!r}: use one of {", ".join(DTYPES)}')
+    if batch_tokens is not None and batch_tokens < 1:
+      raise ValueError(f'batch_tokens {batch_tokens}: must be positive')
+    longest = bundle.config.max_length
+    if max_length is not None and not 3 <= max_length <= longest:
+      raise ValueError(
+        f'max_length {max_length}: the encoder takes 3 to {longest} tokens'
+      )
+    compilation_cache.enable()
+    devices = list(devices or jax.local_devices())
+    platform = devices[0].platform
+    self.layers = resolve_layers(layers, bundle.config.num_layers)
+    self.max_length = max_length or longest
+    self.dtype = dtype
+    self.tokenizer = bundle.tokenizer
+    self._config = dataclasses.replace(bundle.config, dtype=dtype)
+    self._count = len(devices)
+    self._batch_tokens = (
+      batch_tokens or _BATCH_TOKENS.get(platform, _ACCELERATOR_BATCH_TOKENS)
+    ) * self._count
+    mesh = Mesh(np.asarray(devices), ('data',))
+    self._rows = NamedSharding(mesh, PartitionSpec('data'))
+    self._states = NamedSharding(mesh, PartitionSpec(None, 'data'))
+    everywhere = NamedSharding(mesh, PartitionSpec())
+    self._params = jax.device_put(dict(bundle.params), everywhere)
+    self._rate = _RATE.get(platform, _ACCELERATOR_RATE)
+    self._programs: dict[tuple[int, int], Callable[..., jax.Array]] = {}
+
+  def tokenize(self, texts: Sequence[str]) -> list[Encoded]:
+    """Encodes texts as ids, cut to ``max_length``."""
+    return self.tokenizer.encode_batch(texts, self.max_length)
+
+  def states(
+    self, texts: Sequence[str], progress: Progress | None = None
+  ) -> list[TextStates]:
+    """Hidden states of texts, in their order; equal texts share theirs."""
+    distinct = list(dict.fromkeys(texts))
+    encoded = self.tokenize(distinct)
+    found: list[TextStates | None] = [None] * len(distinct)
+    done = 0
+    for chosen, states in self.run([e.ids for e in encoded]):
+      for column, index in enumerate(chosen):
+        length = len(encoded[index].ids)
+        # A copy, so that a text does not keep its whole batch alive.
+        found[index] = TextStates(
+          states[:, column, :length].copy(), encoded[index]
+        )
+      done += len(chosen)
+      if progress:
+        progress(done, len(distinct))
+    by_text = dict(zip(distinct, found, strict=True))
+    return [by_text[text] for text in texts]  # type: ignore[misc]
+
+  def run(
+    self,
+    ids: Sequence[Sequence[int]],
+    types: Sequence[Sequence[int]] | None = None,
+  ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    """Encodes sequences of ids, the longest first.
+
+    Args:
+      ids: N sequences, none longer than ``max_length``.
+      types: their segments; all 0 by default.
+
+    Yields:
+      Indices into ``ids`` [n], and float32 states [layers, n, length,
+      emb_dim], of which those of padding mean nothing.
+    """
+    if not ids:
+      return
+    lengths = np.array([len(row) for row in ids])
+    order = np.argsort(-lengths, kind='stable')
+    waiting: tuple[np.ndarray, jax.Array] | None = None
+    for chosen, rows, length in self._plan(lengths, order):
+      tokens = np.full((rows, length), self._config.pad_id, np.int32)
+      segments = np.zeros((rows, length), np.int32)
+      for row, index in enumerate(chosen):
+        tokens[row, : lengths[index]] = ids[index]
+        if types is not None:
+          segments[row, : lengths[index]] = types[index]
+      program = self._program(rows, length)
+      states = program(
+        self._params, *jax.device_put((tokens, segments), self._rows)
+      )
+      if waiting is not None:
+        yield _fetched(*waiting)
+      waiting = chosen, states
+    if waiting is not None:
+      yield _fetched(*waiting)
+
+  def _plan(
+    self, lengths: np.ndarray, order: np.ndarray
+  ) -> Iterator[tuple[np.ndarray, int, int]]:
+    """Yields (indices, rows, length) of batches, the longest first."""
+    rungs = np.array(buckets.ladder(self.max_length))
+    needed = rungs[np.searchsorted(rungs, lengths)]
+    c = self._config
+    depth = max(self.layers)
+    token = depth * (4 * c.emb_dim**2 + 2 * c.emb_dim * c.mlp_dim) / self._rate
+    weights = {int(r): token * int(np.sum(needed == r)) for r in set(needed)}
+    ready = {length for _, length in self._programs}
+    chosen = np.array(buckets.choose_rungs(weights, _COMPILE_SECONDS, ready))
+    length_of = chosen[np.searchsorted(chosen, lengths)]
+    for length in sorted(set(length_of.tolist()), reverse=True):
+      members = order[length_of[order] == length]
+      rows = self._batch_rows(length, len(members))
+      for start in range(0, len(members), rows):
+        yield members[start : start + rows], rows, length
+
+  def _batch_rows(self, length: int, members: int) -> int:
+    rows = max(1, self._batch_tokens // length)
+    if members <= buckets.SMALL_ROWS < rows:
+      rows = buckets.SMALL_ROWS
+    return -(-rows // self._count) * self._count
+
+  def _program(self, rows: int, length: int) -> Callable[..., jax.Array]:
+    shape = rows, length
+    if shape not in self._programs:
+      ids = jax.ShapeDtypeStruct(shape, jnp.int32, sharding=self._rows)
+      precision = 'float32' if self.dtype == 'float32' else 'default'
+      # Products in less than float32 are what accelerators do unless told.
+      with jax.default_matmul_precision(precision):
+        self._programs[shape] = (
+          jax.jit(
+            functools.partial(_states, self._config, self.layers),
+            out_shardings=self._states,
+          )
+          .lower(self._params, ids, ids)
+          .compile()
+        )
+    return self._programs[shape]
+
+
+def resolve_layers(layers: Sequence[int], depth: int) -> tuple[int, ...]:
+  """Layers as ascending numbers from 0 to ``depth``.
+
+  Raises:
+    ValueError: a layer that the encoder does not have.
+  """
+  for layer in layers:
+    if not -depth - 1 <= layer <= depth:
+      raise ValueError(
+        f'layer {layer}: the encoder has {depth} (0 is the embeddings)'
+      )
+  if not layers:
+    raise ValueError('no layers: give at least one')
+  return tuple(sorted({n % (depth + 1) for n in layers}))
+
+
+def _states(config, layers, params, tokens, types):
+  states = bert.hidden_states(params, config, tokens, types, layers)
+  return states.astype(jnp.float32)
+
+
+def _fetched(
+  chosen: np.ndarray, states: jax.Array
+) -> tuple[np.ndarray, np.ndarray]:
+  return chosen, np.asarray(states)[:, : len(chosen)]
