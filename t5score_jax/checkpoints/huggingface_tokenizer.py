@@ -5,9 +5,10 @@ transformers needs neither sentencepiece nor protobuf. A vocabulary that its
 T5Tokenizer would read differently is refused. Serialized models are taken
 apart here and not by the protobuf library, whose versions conflict easily.
 
-Known difference: transformers takes the spelling of a special token for the
+Known differences: transformers takes the spelling of a special token for the
 token ('</s>' in the middle of a text is the end), our SentencePiece vocabulary
-takes it for text, as SeqIO does. ByT5's tokenizer is told to do so as well.
+takes it for text, as SeqIO does. ByT5's tokenizer is told to do so as well. The
+control character U+0085 is white space to transformers alone.
 """
 
 from __future__ import annotations
@@ -103,7 +104,9 @@ def read(folder: Path, rows: int) -> tuple[Vocabulary | None, tuple[str, ...]]:
   if byt5 or rows == 384:
     if not byt5:
       notes = ('vocabulary bytes: assumed, as the network has 384 rows',)
-    count = _BYT5_EXTRA_IDS if extra_ids is None else extra_ids
+    # transformers 5 saves the number as 0, and the sentinels among the tokens.
+    listed = len(set(_SENTINEL.findall(json.dumps(said, ensure_ascii=False))))
+    count = _BYT5_EXTRA_IDS if extra_ids is None else max(extra_ids, listed)
     return ByteVocabulary(count), notes
   return None, ()
 
