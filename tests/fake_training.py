@@ -15,7 +15,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from t5score_jax.training import inputs, loop, optimizers
+from t5score_jax.training import inputs, loop, optimizers, shares
 
 
 @dataclasses.dataclass
@@ -83,8 +83,9 @@ class InterruptedDataset(inputs.ArrayDataset):
     self.at = at
     self.number = number
 
-  def batches(self, start_step=0):
-    for step, batch in enumerate(super().batches(start_step), start_step):
+  def batches(self, start_step=0, share=shares.WHOLE):
+    whole = super().batches(start_step, share)
+    for step, batch in enumerate(whole, start_step):
       if step == self.at:
         os.kill(os.getpid(), self.number)
       yield batch

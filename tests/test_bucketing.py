@@ -3,7 +3,7 @@ import itertools
 import numpy as np
 import pytest
 
-from t5score_jax.training import bucketing, inputs
+from t5score_jax.training import bucketing, feeding, inputs
 
 
 def _buckets(folder, sizes=((40, 4), (20, 8), (10, 16))):
@@ -67,7 +67,7 @@ def test_goes_on_where_it_was(tmp_path, run_length, start):
 
 def test_runs_of_one_shape_can_be_stacked(tmp_path):
   dataset = bucketing.from_folder(_buckets(tmp_path), 32, run_length=4)
-  stacked = inputs.calls(dataset.batches(0), 0, 40, 4, cadences=[20])
+  stacked = feeding.calls(dataset.batches(0), 0, 40, 4, cadences=[20])
   assert {len(batch['x']) for batch in stacked} == {4}
 
 

@@ -38,15 +38,18 @@ LEVELS: dict[int, list[str]] = {
     'data.features data.judgments',
     'nn.t5 nn.decoding nn.bert',
     'objectives',
-    'training.partitioning training.state',
+    'training.shares training.partitioning training.state',
     'metrics.base',
     'evaluation.correlation evaluation.permutation evaluation.scores'
     ' evaluation.darr evaluation.wmt_files',
+    'leaderboard.schema leaderboard.entries leaderboard.store'
+    ' leaderboard.changes leaderboard.score_table leaderboard.ensemble'
+    ' leaderboard.overrating leaderboard.ranking',
   ],
   2: [
     'nn.copy_init',
     'models',
-    'training.inputs training.bucketing training.reports',
+    'training.inputs training.feeding training.bucketing training.reports',
     'checkpoints.weights checkpoints.layouts checkpoints.formats'
     ' checkpoints.folders checkpoints.selection checkpoints.safetensors_files'
     ' checkpoints.stores checkpoints.bundle checkpoints.t5x checkpoints.orbax'
@@ -56,6 +59,7 @@ LEVELS: dict[int, list[str]] = {
     ' checkpoints.huggingface checkpoints.convert',
     'calibration',
     'evaluation.significance evaluation.agreement evaluation.tables',
+    'leaderboard.data leaderboard.analysis leaderboard.layouts',
   ],
   3: [
     'checkpoints.native',
@@ -71,6 +75,7 @@ LEVELS: dict[int, list[str]] = {
   ],
   5: ['training.evaluators'],
   6: [
+    'commands._board_init commands._board_show commands.board',
     'commands._score_output commands.score commands.train commands.correlate'
     ' commands.demo commands.calibrate commands.convert',
   ],

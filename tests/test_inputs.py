@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from t5score_jax.training import inputs
+from t5score_jax.training import feeding, inputs
 
 
 def _folder(path, examples=10, **more):
@@ -149,7 +149,7 @@ def test_mixture_errors(tmp_path):
 
 def test_calls_stack_but_never_cross_a_cadence():
   batches = ({'x': np.full(2, i)} for i in itertools.count(3))
-  stacked = list(inputs.calls(batches, 3, 14, 4, cadences=[10]))
+  stacked = list(feeding.calls(batches, 3, 14, 4, cadences=[10]))
   assert [len(batch['x']) for batch in stacked] == [4, 1, 1, 1, 4]
   np.testing.assert_array_equal(
     np.concatenate([batch['x'][:, 0] for batch in stacked]), range(3, 14)
@@ -159,13 +159,13 @@ def test_calls_stack_but_never_cross_a_cadence():
 def test_calls_do_not_stack_batches_of_different_shapes():
   shapes = [2, 2, 3, 3, 2, 3]
   batches = ({'x': np.zeros(n)} for n in shapes)
-  stacked = list(inputs.calls(batches, 0, 6, 2, cadences=[]))
+  stacked = list(feeding.calls(batches, 0, 6, 2, cadences=[]))
   assert [x['x'].shape for x in stacked] == [(2, 2), (2, 3), (1, 2), (1, 3)]
 
 
 def test_calls_say_when_data_end():
   with pytest.raises(inputs.DatasetError, match='ended at step 2 of 5'):
-    list(inputs.calls(iter([{'x': np.zeros(1)}] * 2), 0, 5, 1, []))
+    list(feeding.calls(iter([{'x': np.zeros(1)}] * 2), 0, 5, 1, []))
 
 
 def test_prefetch_keeps_order_and_raises_where_it_is_read():
@@ -173,14 +173,14 @@ def test_prefetch_keeps_order_and_raises_where_it_is_read():
     yield from ({'x': i} for i in range(5))
     raise ValueError('row 6 is damaged')
 
-  ahead = inputs.prefetch(broken(), lambda batch: batch['x'] * 10)
+  ahead = feeding.prefetch(broken(), lambda batch: batch['x'] * 10)
   assert [next(ahead) for _ in range(5)] == [0, 10, 20, 30, 40]
   with pytest.raises(ValueError, match='row 6'):
     next(ahead)
 
 
 def test_prefetch_ends_its_thread_when_the_reader_stops():
-  ahead = inputs.prefetch(itertools.count(), lambda item: item, size=2)
+  ahead = feeding.prefetch(itertools.count(), lambda item: item, size=2)
   assert next(ahead) == 0
   ahead.close()
   assert not any(t.name == 'prefetch' for t in threading.enumerate())

@@ -23,6 +23,7 @@ import numpy as np
 import orbax.checkpoint as ocp
 from orbax.checkpoint import checkpoint_managers
 
+from t5score_jax import processes
 from t5score_jax.checkpoints import bundle as bundles
 from t5score_jax.checkpoints import formats, layouts, orbax, selection, weights
 from t5score_jax.checkpoints.selection import (
@@ -179,6 +180,19 @@ class Checkpoints:
       ),
       shapes,
     )
+
+  def annotate(self, step: int, numbers: Mapping[str, float]) -> None:
+    """Keeps an evaluation with a complete checkpoint that has none.
+
+    Args:
+      step: Of the checkpoint.
+      numbers: See `save`. Process 0 writes them.
+    """
+    if processes.is_first():
+      path = self._folder / f'checkpoint_{step}' / _NUMBERS / 'metadata'
+      with records.write_atomically(path) as stream:
+        json.dump(dict(numbers), stream)
+    processes.barrier(f'annotated {step}')
 
   def wait(self) -> None:
     """Waits until every save has been completed."""

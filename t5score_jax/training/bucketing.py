@@ -16,7 +16,7 @@ from pathlib import Path
 
 import numpy as np
 
-from t5score_jax.training import inputs
+from t5score_jax.training import inputs, shares
 
 
 class BucketedDataset:
@@ -65,7 +65,9 @@ class BucketedDataset:
     self._seed = seed
     self._run_length = run_length
 
-  def batches(self, start_step: int = 0) -> Iterator[inputs.Batch]:
+  def batches(
+    self, start_step: int = 0, share: shares.Share = shares.WHOLE
+  ) -> Iterator[inputs.Batch]:
     """See `inputs.Dataset`."""
     choices = self._choices()
     before = list(itertools.islice(choices, start_step))
@@ -73,7 +75,9 @@ class BucketedDataset:
     for choice in choices:
       if choice not in streams:
         # Opened on first use: each goes on where its own share ended.
-        streams[choice] = self._datasets[choice].batches(before.count(choice))
+        streams[choice] = self._datasets[choice].batches(
+          before.count(choice), share
+        )
       yield next(streams[choice])
 
   def _choices(self) -> Iterator[int]:
@@ -98,6 +102,7 @@ def from_folder(
   weights: Mapping[str, float] | None = None,
   seed: int = 0,
   run_length: int = 1,
+  row_multiple: int = 1,
 ) -> BucketedDataset:
   """Opens every folder of arrays in `path` as a bucket.
 
@@ -109,10 +114,12 @@ def from_folder(
     weights: Glob -> factor on how often a bucket is drawn; 1 for others.
     seed: Of the draws and of the order within each bucket.
     run_length: See `BucketedDataset`.
+    row_multiple: Every batch has a multiple of it as examples: the devices
+      over which it is split, times microbatches.
 
   Raises:
-    inputs.DatasetError: No folder fits, a glob of `weights` fits none, or an
-      example has more than `batch_tokens` tokens.
+    inputs.DatasetError: No folder fits, a glob of `weights` fits none, or
+      `row_multiple` examples have more than `batch_tokens` tokens.
   """
   folders = sorted(f for f in Path(path).glob(pattern) if f.is_dir())
   if not folders:
@@ -122,14 +129,14 @@ def from_folder(
     # Its size is not known before an example was seen.
     probe = inputs.ArrayDataset(folder, 1, shuffle=False)
     tokens = max(x.size for x in next(probe.epoch()).values())
-    if tokens > batch_tokens:
+    if tokens * row_multiple > batch_tokens:
+      what = 'an example has' if row_multiple == 1 else f'{row_multiple} have'
       raise inputs.DatasetError(
-        f'{folder}: an example has {tokens} tokens, more than '
+        f'{folder}: {what} {tokens * row_multiple} tokens, more than '
         f'batch_tokens={batch_tokens}'
       )
-    dataset = inputs.ArrayDataset(
-      folder, batch_tokens // tokens, seed=seed + index
-    )
+    rows = batch_tokens // tokens // row_multiple * row_multiple
+    dataset = inputs.ArrayDataset(folder, rows, seed=seed + index)
     rate = _batches_per_epoch(dataset)
     for name, factor in (weights or {}).items():
       if fnmatch.fnmatch(folder.name, name):

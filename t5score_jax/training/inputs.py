@@ -1,7 +1,8 @@
 """Where training batches come from: arrays on disk, or SeqIO.
 
-A dataset has `batches(start_step)`, an endless iterator of dicts of NumPy
-arrays with the batch on axis 0. The order depends on the seed alone, and
+A dataset has `batches(start_step, share)`, an endless iterator of dicts of
+NumPy arrays with the batch on axis 0. The order depends on the seed alone, not
+on the number of processes, each of which reads its share of every batch, and
 `batches(start_step=n)` goes on exactly where an unbroken run would be after n
 batches. `ArrayDataset` needs no TensorFlow; `SeqioDataset` imports it when it
 is made. Not here: what stands in a batch (`data/features.py`).
@@ -14,16 +15,15 @@ import functools
 import itertools
 import json
 import os
-import queue
 import shutil
 import tempfile
-import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
-import jax
 import numpy as np
+
+from t5score_jax.training import shares
 
 Batch = dict[str, np.ndarray]
 
@@ -38,8 +38,14 @@ class DatasetError(ValueError):
 class Dataset(Protocol):
   """What the trunk asks of its data."""
 
-  def batches(self, start_step: int = 0) -> Iterator[Batch]:
-    """Yields this process's share of every batch from `start_step` on."""
+  def batches(
+    self, start_step: int = 0, share: shares.Share = shares.WHOLE
+  ) -> Iterator[Batch]:
+    """Yields the share's rows of every batch from `start_step` on.
+
+    Raises:
+      shares.ShareError: The batch cannot be divided so.
+    """
 
 
 class ArrayDataset:
@@ -111,9 +117,11 @@ class ArrayDataset:
     batch = {key: _widen(array[rows]) for key, array in self._arrays.items()}
     return _derive(batch)
 
-  def batches(self, start_step: int = 0) -> Iterator[Batch]:
+  def batches(
+    self, start_step: int = 0, share: shares.Share = shares.WHOLE
+  ) -> Iterator[Batch]:
     """See `Dataset`."""
-    rows = process_rows(self.batch_size)
+    rows = share.rows(self.batch_size)
     for step in itertools.count(start_step):
       yield self.examples(step * self.batch_size + rows)
 
@@ -215,11 +223,13 @@ class MixtureDataset:
       for key in first[0]
     }
 
-  def batches(self, start_step: int = 0) -> Iterator[Batch]:
+  def batches(
+    self, start_step: int = 0, share: shares.Share = shares.WHOLE
+  ) -> Iterator[Batch]:
     """See `Dataset`."""
     generator = np.random.default_rng(self._seed)
     used = np.zeros(len(self._datasets), np.int64)
-    rows = process_rows(self.batch_size)
+    rows = share.rows(self.batch_size)
     for step in itertools.count():
       choices = generator.choice(
         len(self._rates), size=self.batch_size, p=self._rates
@@ -251,9 +261,11 @@ class MixtureDataset:
 class SeqioDataset:
   """A SeqIO task or mixture through a feature converter (needs TensorFlow).
 
-  Deterministic: the pipeline's seed is fixed, every process reads its own
-  shard. To resume, batches that were already used are read and thrown away;
-  cache the data as arrays where that takes too long.
+  Deterministic: the pipeline's seed is fixed. Every process reads the whole
+  pipeline and keeps its rows of each batch, so that batches are those of one
+  process; where reading is slower than training, `keep_order=False` gives each
+  a shard of its own. To resume, batches that were already used are read and
+  thrown away; cache the data as arrays where that takes too long.
   """
 
   def __init__(
@@ -266,6 +278,7 @@ class SeqioDataset:
     seed: int = 0,
     use_cached: bool = False,
     shuffle: bool = True,
+    keep_order: bool = True,
   ):
     """Finds the task; nothing is read yet.
 
@@ -279,6 +292,9 @@ class SeqioDataset:
       seed: Of SeqIO's shuffling.
       use_cached: Whether to read SeqIO's cache.
       shuffle: Whether to shuffle.
+      keep_order: Whether batches do not depend on the number of processes.
+        Otherwise each reads a part of the files (SeqIO's `ShardInfo`), which
+        is less work; a run must then be resumed with as many processes.
 
     Raises:
       DatasetError: No such task, split or feature converter.
@@ -299,30 +315,40 @@ class SeqioDataset:
     self._seed = seed
     self._use_cached = use_cached
     self._shuffle = shuffle
+    self._keep_order = keep_order
     if split not in self._source.splits:
       raise DatasetError(
         f'{mixture_or_task_name} has no split {split!r}, only '
         f'{sorted(self._source.splits)}'
       )
 
-  def batches(self, start_step: int = 0) -> Iterator[Batch]:
+  def batches(
+    self, start_step: int = 0, share: shares.Share = shares.WHOLE
+  ) -> Iterator[Batch]:
     """See `Dataset`."""
-    per_process = len(process_rows(self.batch_size))
-    dataset = self._dataset(num_epochs=None)
-    dataset = dataset.batch(per_process, drop_remainder=True)
-    yield from map(_plain, dataset.skip(start_step).as_numpy_iterator())
+    rows = share.rows(self.batch_size)
+    if self._keep_order or share.count == 1:
+      dataset = self._dataset(None).batch(self.batch_size, drop_remainder=True)
+      whole = dataset.skip(start_step).as_numpy_iterator()
+      for batch in whole:
+        yield {key: value[rows] for key, value in _plain(batch).items()}
+    else:
+      dataset = self._dataset(None, share).batch(len(rows), drop_remainder=True)
+      yield from map(_plain, dataset.skip(start_step).as_numpy_iterator())
 
   def epoch(self, repeats: int = 1) -> Iterator[Batch]:
     """Yields every example `repeats` times; the last batch is short."""
     dataset = self._dataset(num_epochs=repeats).batch(self.batch_size)
     yield from map(_plain, dataset.as_numpy_iterator())
 
-  def _dataset(self, num_epochs: int | None) -> Any:
+  def _dataset(
+    self, num_epochs: int | None, share: shares.Share = shares.WHOLE
+  ) -> Any:
     import seqio
 
     shards = None
-    if jax.process_count() > 1:
-      shards = seqio.ShardInfo(jax.process_index(), jax.process_count())
+    if share.count > 1:
+      shards = seqio.ShardInfo(share.index, share.count)
     dataset = self._source.get_dataset(
       sequence_length=self._lengths,
       split=self._split,
@@ -350,106 +376,6 @@ def _feature_converter(converter: Any) -> Any:
       f'feature_converter = {converter!r}: use one of {sorted(known)}'
     )
   return known[converter]()
-
-
-def process_rows(batch_size: int) -> np.ndarray:
-  """Which rows of a batch belong to this process, int64 [B / processes].
-
-  Raises:
-    DatasetError: The batch cannot be divided over the processes.
-  """
-  processes = jax.process_count()
-  if batch_size % processes:
-    raise DatasetError(
-      f'a batch of {batch_size} cannot be divided over {processes} processes'
-    )
-  share = batch_size // processes
-  return jax.process_index() * share + np.arange(share)
-
-
-def calls(
-  batches: Iterator[Batch],
-  start: int,
-  stop: int,
-  steps_per_call: int,
-  cadences: Sequence[int],
-) -> Iterator[Batch]:
-  """Stacks batches for functions that take several steps in one call.
-
-  Args:
-    batches: From `start` on.
-    start: First step.
-    stop: Step to end before.
-    steps_per_call: Batches to stack where possible; elsewhere one by one, so
-      that only two programs are compiled.
-    cadences: No call crosses a multiple of any of these steps.
-
-  Yields:
-    Batches with the step as a new first axis, [K, B, ...], K = 1 or
-    `steps_per_call`.
-  """
-  step = start
-  while step < stop:
-    limit = min([stop, *(step - step % every + every for every in cadences)])
-    size = steps_per_call if limit - step >= steps_per_call else 1
-    group = list(itertools.islice(batches, size))
-    if not group:
-      raise DatasetError(f'the data ended at step {step} of {stop}')
-    shapes = {tuple((k, v.shape) for k, v in sorted(b.items())) for b in group}
-    whole = len(group) == size and len(shapes) == 1
-    for part in [group] if whole else [[batch] for batch in group]:
-      yield {key: np.stack([b[key] for b in part]) for key in part[0]}
-    step += len(group)
-
-
-def prefetch(
-  batches: Iterator[Batch], place: Callable[[Batch], Any], size: int = 4
-) -> Iterator[Any]:
-  """Reads ahead in a thread: the next batches are on the device in time.
-
-  Args:
-    batches: What to read.
-    place: Moves a batch to the devices.
-    size: How many to hold ready.
-
-  Yields:
-    What `place` returns, in order. An error of the thread is raised here.
-  """
-  ready: queue.Queue[tuple[Any, BaseException | None]] = queue.Queue(size)
-  stopped = threading.Event()
-  end = object()
-
-  def put(item: tuple[Any, BaseException | None]) -> bool:
-    while not stopped.is_set():
-      try:
-        ready.put(item, timeout=0.1)
-        return True
-      except queue.Full:
-        continue
-    return False
-
-  def read() -> None:
-    try:
-      for batch in batches:
-        if not put((place(batch), None)):
-          return
-      put((end, None))
-    except BaseException as error:  # noqa: BLE001 (raised by the reader)
-      put((end, error))
-
-  thread = threading.Thread(target=read, name='prefetch', daemon=True)
-  thread.start()
-  try:
-    while True:
-      item, error = ready.get()
-      if error is not None:
-        raise error
-      if item is end:
-        return
-      yield item
-  finally:
-    stopped.set()
-    thread.join(timeout=5)
 
 
 def _open_arrays(path: Path) -> dict[str, np.ndarray]:

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import dataclasses
 import math
-import signal
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -20,9 +19,17 @@ import gin
 import jax
 import jax.numpy as jnp
 
+from t5score_jax import processes
 from t5score_jax.checkpoints import native
 from t5score_jax.data import records
-from t5score_jax.training import inputs, optimizers, partitioning, reports
+from t5score_jax.training import (
+  feeding,
+  inputs,
+  optimizers,
+  partitioning,
+  reports,
+  stopping,
+)
 from t5score_jax.training import state as states
 
 
@@ -77,7 +84,8 @@ class Outcome:
   Attributes:
     step: The last step.
     best_step: The step of the best checkpoint, if one was selected.
-    reason: 'finished', 'stopped early', 'interrupted' or 'dry run'.
+    reason: 'finished', 'stopped early', 'interrupted' (Ctrl-C), 'preempted'
+      (SIGTERM) or 'dry run'.
   """
 
   step: int
@@ -108,6 +116,9 @@ def train(
 ) -> Outcome:
   """Trains a model, or goes on where MODEL_DIR ends.
 
+  With many processes (`processes.start`) all call this with the same
+  arguments; each reads its share of the batches, process 0 writes the reports.
+
   Args:
     model: Parameters and loss.
     model_dir: Folder of the run; made if need be.
@@ -136,19 +147,25 @@ def train(
     TrainingError: A loss that is not finite, or arguments that do not fit.
     CheckpointError: MODEL_DIR or the initial checkpoint is of another model.
     DatasetError: Data that are missing or do not fit.
+    ProcessError: Processes that differ in what they train, or do not see the
+      same MODEL_DIR.
   """
   plan = states.plan(model, optimizer, partitioner, ema_decay)
   text = describe(plan, partitioner, dataset, microbatches)
   if dry_run:
-    print(text)
+    if processes.is_first():
+      print(text)
     return Outcome(0, None, 'dry run')
-  config = getattr(model, 'config', None)
-  folder = native.claim(model_dir, config, vocabulary, settings, selection)
-  _write(folder / 'model-info.txt', text)
-  _write(folder / 'config.gin', gin.operative_config_str())
+  folder = Path(model_dir)
+  _check_alike(text, train_steps, cadence, random_seed, ema_decay, selection)
+  processes.on_first(
+    lambda: _claim(folder, model, vocabulary, settings, selection, text)
+  )
+  processes.agree(folder.is_dir(), f'whether they see MODEL_DIR {folder}')
 
   with native.Checkpoints(folder, keep_checkpoints) as checkpoints:
     start = checkpoints.latest or 0
+    processes.agree(start, f'the last checkpoint that they see in {folder}')
     if checkpoints.latest is not None:
       state = checkpoints.restore(plan.shapes)
     elif initial_checkpoint_path:
@@ -161,36 +178,42 @@ def train(
     take_steps = states.make_step(
       model, optimizer, partitioner, plan, random_seed, microbatches, ema_decay
     )
-    stacked = inputs.calls(
-      dataset.batches(start),
+    stacked = feeding.calls(
+      dataset.batches(start, share=partitioner.share),
       start,
       train_steps,
       cadence.steps_per_call,
       cadence.all,
     )
-    batches = inputs.prefetch(
+    batches = feeding.prefetch(
       stacked, lambda batch: partitioner.put_batch(batch, leading=1)
     )
     with (
-      reports.Reports(folder, start, train_steps, quiet) as report,
-      StopSignals() as stop,
+      reports.open_reports(folder, start, train_steps, quiet) as report,
+      stopping.Stopping() as stop,
     ):
       report.note(_greeting(folder, start, train_steps, plan))
       meter = Meter(report)
-      evaluations = _evaluations(report.history)
+      evaluations = processes.from_first(_evaluations(report.history))
       step, saved, reason = start, start, 'finished'
+      if evaluators and _owed(start, train_steps, cadence, evaluations):
+        numbers = evaluate(evaluators, state)
+        report.evaluation(start, numbers)
+        evaluations.append((start, numbers))
+        checkpoints.annotate(start, numbers)
       if selection and selection.exhausted(evaluations):
         batches, reason = iter(()), 'stopped early'
       for batch in batches:
         state, totals = take_steps(state, batch)
         step += len(next(iter(batch.values())))
         meter.add(totals)
-        last = step >= train_steps or stop.requested
+        last = stop.check() or step >= train_steps
         if last or any(_due(step, every) for every in cadence.all):
           meter.log(step)
         numbers = None
-        judge = last or _due(step, cadence.eval_every)
-        if judge and evaluators and not stop.requested:
+        judge = evaluators and (last or _due(step, cadence.eval_every))
+        # An end in a hurry: a due evaluation is made by the run that goes on.
+        if judge and not stop.reason:
           meter.flush()
           numbers = evaluate(evaluators, state)
           report.evaluation(step, numbers)
@@ -205,8 +228,8 @@ def train(
           saved = step
         if last:
           break
-      if stop.requested and step < train_steps:
-        reason = 'interrupted'
+      if stop.reason and (step < train_steps or judge):
+        reason = stop.reason
       checkpoints.wait()
       best = _best_step(selection, evaluations)
       report.note(_farewell(folder, step, best, reason, saved))
@@ -216,12 +239,18 @@ def train(
 def evaluate(
   evaluators: Sequence[Evaluator], state: states.TrainState
 ) -> dict[str, float]:
-  """Runs all evaluators on the parameters to export: {'name/key': number}."""
-  return {
-    f'{evaluator.name}/{key}': float(value)
-    for evaluator in evaluators
-    for key, value in evaluator.evaluate(state.best_params).items()
-  }
+  """Runs all evaluators on the parameters to export: {'name/key': number}.
+
+  Every process runs them; the numbers of process 0 are everyone's, so that all
+  decide alike.
+  """
+  return processes.from_first(
+    {
+      f'{evaluator.name}/{key}': float(value)
+      for evaluator in evaluators
+      for key, value in evaluator.evaluate(state.best_params).items()
+    }
+  )
 
 
 def describe(
@@ -242,7 +271,7 @@ def describe(
   lines = [
     f'parameters: {sum(math.prod(x.shape) for _, x in leaves):,}',
     f'mesh: {dict(partitioner.mesh.shape)} of {jax.device_count()} '
-    f'{jax.default_backend()} devices',
+    f'{jax.default_backend()} devices, {processes.count()} process(es)',
     '',
     *(
       f'{optimizers.parameter_name(path):<60} {str(leaf.shape):<20} '
@@ -252,10 +281,12 @@ def describe(
     '',
     'batch:',
   ]
-  batch = next(iter(dataset.batches(0)))
+  share = partitioner.share
+  batch = next(iter(dataset.batches(0, share=share)))
   for key, value in sorted(batch.items()):
-    partitioner.check_batch_size(len(value) * jax.process_count(), microbatches)
-    lines.append(f'{key:<60} {str(value.shape):<20} {value.dtype}')
+    shape = (share.batch_size(len(value)), *value.shape[1:])
+    partitioner.check_batch_size(shape[0], microbatches)
+    lines.append(f'{key:<60} {str(shape):<20} {value.dtype}')
   return '\n'.join(lines) + '\n'
 
 
@@ -310,45 +341,47 @@ class Meter:
       _check_finite(step, float(self._sums['loss'][0]))
 
 
-class StopSignals:
-  """Turns the first Ctrl-C or SIGTERM into a request to save and end.
-
-  The second one acts as usual.
-  """
-
-  _SIGNALS = (signal.SIGINT, signal.SIGTERM)
-
-  def __init__(self) -> None:
-    self.requested = False
-    self._old: dict[int, Any] = {}
-
-  def __enter__(self) -> StopSignals:
-    for number in self._SIGNALS:
-      try:
-        self._old[number] = signal.signal(number, self._request)
-      except ValueError:
-        break  # Not the main thread: signals are someone else's.
-    return self
-
-  def __exit__(self, *unused: Any) -> None:
-    self._restore()
-
-  def _request(self, *unused: Any) -> None:
-    self.requested = True
-    self._restore()
-
-  def _restore(self) -> None:
-    for number, handler in self._old.items():
-      signal.signal(number, handler)
-    self._old = {}
-
-
 def _check_finite(step: int, loss: float) -> None:
   if not math.isfinite(loss):
     raise TrainingError(
       f'the loss is {loss} at step {step}; nothing was saved since the last '
       'checkpoint. Try a lower learning rate, a longer warm-up or float32'
     )
+
+
+def _check_alike(*what: Any) -> None:
+  """What processes must have in common, or they would wait for ever."""
+  text = '\n'.join(map(str, what))
+  processes.agree(
+    processes.fingerprint(text),
+    'model, batch or settings (checksums below): give all the same command',
+  )
+
+
+def _claim(
+  folder: Path,
+  model: states.Model,
+  vocabulary: Any,
+  settings: Mapping[str, Any] | None,
+  selection: native.Selection | None,
+  text: str,
+) -> None:
+  """Makes the folder of the run and writes what is known beforehand."""
+  config = getattr(model, 'config', None)
+  native.claim(folder, config, vocabulary, settings, selection)
+  _write(folder / 'model-info.txt', text)
+  _write(folder / 'config.gin', gin.operative_config_str())
+
+
+def _owed(
+  start: int,
+  train_steps: int,
+  cadence: Cadence,
+  evaluations: Sequence[tuple[int, Mapping[str, float]]],
+) -> bool:
+  """Whether the evaluation of the first step was left out in a hurry."""
+  due = _due(start, cadence.eval_every) or start >= train_steps
+  return start > 0 and due and start not in {step for step, _ in evaluations}
 
 
 def _due(step: int, every: int | None) -> bool:
@@ -386,6 +419,7 @@ def _greeting(
   return (
     f'{folder}: training {verb}, to step {train_steps}; {count:,} parameters '
     f'on {jax.device_count()} {jax.default_backend()} device(s)'
+    + (f' of {processes.count()} processes' if processes.count() > 1 else '')
   )
 
 
@@ -395,6 +429,6 @@ def _farewell(
   text = f'{folder}: {reason} at step {step} ({time.strftime("%H:%M:%S")})'
   if best is not None:
     text += f'; best: checkpoint_{best}'
-  if reason == 'interrupted':
+  if reason in ('interrupted', 'preempted'):
     text += f'; the same command goes on from checkpoint_{saved}'
   return text

@@ -19,6 +19,7 @@ import numpy as np
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
 from t5score_jax.nn import axes as named_axes
+from t5score_jax.training import shares
 
 AxisNames = tuple[str | None, ...]
 Rules = tuple[tuple[str, named_axes.Place], ...]
@@ -181,6 +182,18 @@ class Partitioner:
         f'multiple of {parts}'
       )
 
+  @property
+  def share(self) -> shares.Share:
+    """Which rows of a batch this process reads.
+
+    Raises:
+      MeshError: The mesh does not go well with the processes.
+    """
+    try:
+      return shares.of(self.batch_sharding())
+    except shares.ShareError as error:
+      raise MeshError(str(error)) from None
+
   def put_batch(
     self, batch: Mapping[str, np.ndarray], leading: int = 0
   ) -> dict[str, jax.Array]:
@@ -189,14 +202,16 @@ class Partitioner:
     Args:
       batch: Arrays of this process: its share of the batch on axis `leading`.
       leading: Axes before the batch axis, which stay whole.
+
+    Raises:
+      MeshError: The batch cannot be divided over the devices.
     """
-    sharding = self.batch_sharding(leading)
-    if jax.process_count() == 1:
+    sharding, share = self.batch_sharding(leading), self.share
+    own = next(iter(batch.values())).shape[leading]
+    self.check_batch_size(share.batch_size(own), 1)
+    if share == shares.WHOLE:
       return jax.device_put(dict(batch), sharding)
-    return {
-      key: jax.make_array_from_process_local_data(sharding, value)
-      for key, value in batch.items()
-    }
+    return shares.put(batch, sharding, share, leading)
 
   @contextlib.contextmanager
   def context(self) -> Iterator[None]:

@@ -19,6 +19,7 @@ from typing import IO, Any
 import rich.console
 import rich.progress
 
+from t5score_jax import processes
 from t5score_jax.data import records
 
 METRICS_FILE = 'metrics.jsonl'
@@ -129,6 +130,39 @@ class Reports:
     self._jsonl.write(json.dumps(plain) + '\n')
     self._jsonl.flush()
     self._events[kind].scalars(step, numbers)
+
+
+class Silence:
+  """Takes the same and shows nothing: the reports of all processes but one."""
+
+  history: Sequence[Mapping[str, Any]] = ()
+
+  def __enter__(self) -> Silence:
+    return self
+
+  def __exit__(self, *unused: Any) -> None:
+    pass
+
+  def note(self, text: str) -> None:
+    """See `Reports`."""
+
+  def train(self, step: int, numbers: Mapping[str, float]) -> None:
+    """See `Reports`."""
+
+  def evaluation(self, step: int, numbers: Mapping[str, float]) -> None:
+    """See `Reports`."""
+
+
+def open_reports(
+  model_dir: str | os.PathLike[str],
+  start_step: int,
+  train_steps: int,
+  quiet: bool = False,
+) -> Reports | Silence:
+  """Opens the reports of a run, for which process 0 speaks; see `Reports`."""
+  if not processes.is_first():
+    return Silence()
+  return Reports(model_dir, start_step, train_steps, quiet)
 
 
 class EventFile:
