@@ -56,9 +56,27 @@ _TRAIN = [
   'tensorflow-datasets>=4.9.4',
 ]
 
+# Leaderboards: analysis and pages.
+_BOARD = [
+  'jinja2>=3.1',
+  'pandas>=2.1',
+  'scikit-learn>=1.4',
+]
+
+# Leaderboards that take submissions over HTTP.
+_SERVER = [
+  *_BOARD,
+  'python-multipart>=0.0.9',
+  'starlette>=0.40',
+  'uvicorn>=0.30',
+]
+
 _TEST = [
+  *_SERVER,
   'hypothesis>=6.100',
   'pytest>=8.0',
+  # The oracle of the mixed-effects model.
+  'statsmodels>=0.14.2',
 ]
 
 # The reference implementations that the parity tests compare with.
@@ -100,12 +118,19 @@ setuptools.setup(
     't5score_jax.gin_configs': 'gin_configs',
   },
   package_data={
-    't5score_jax': ['py.typed', 'pretrained/**/*', 'demo/**/*'],
+    't5score_jax': [
+      'py.typed',
+      'pretrained/**/*',
+      'demo/**/*',
+      'leaderboard/site/*',
+    ],
     't5score_jax.gin_configs': ['**/*.gin'],
   },
   install_requires=_BASE,
   extras_require={
     'train': _TRAIN,
+    'board': _BOARD,
+    'server': _SERVER,
     'test': _TEST,
     'parity': _PARITY,
     'dev': _DEV,

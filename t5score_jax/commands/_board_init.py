@@ -1,0 +1,182 @@
+"""`t5score board init` and `export`: boards from files and back."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import Any
+
+_INIT = """
+Makes a board, in one of three ways:
+
+--scores FILE   from a table of human and metric scores, TSV with a header: a
+                row is one system's output for one example. The columns
+                `system` and `seg_id` are found by name, all others are metrics.
+                A column `ensemble` is a published ensemble: it is compared,
+                not combined again.
+--inputs FILE   from the inputs alone: TSV or JSONL with `id` (or `segment`),
+                `source` and `reference`, or columns given by --reference.
+                Generators, metrics and ratings are added afterwards.
+--folder DIR    from a folder that `t5score board export` wrote, or WMT's
+                (sources/, references/, system-outputs/, human-scores/,
+                metric-scores/), where --pair chooses a language pair.
+"""
+
+_EXAMPLES = """
+examples:
+  t5score board init zh-en.db --scores wmt20-zh-en.tsv.gz --human human
+  t5score board init mine.db --inputs test.tsv --reference A=ref_A \\
+      --reference B=ref_B --task 'Chinese to English news'
+  t5score board init wmt.db --folder wmt20 --pair en-de --human mqm
+"""
+
+
+def add_subcommands(subparsers: Any) -> None:
+  """Declares `init` and `export`."""
+  parser = subparsers.add_parser(
+    'init',
+    help='make a board',
+    description=_INIT,
+    epilog=_EXAMPLES,
+    formatter_class=argparse.RawDescriptionHelpFormatter,
+  )
+  parser.add_argument('board', metavar='BOARD.db', help='the file to make')
+  way = parser.add_mutually_exclusive_group(required=True)
+  way.add_argument('--scores', metavar='FILE', help='a table of scores')
+  way.add_argument('--inputs', metavar='FILE', help='the inputs alone')
+  way.add_argument('--folder', metavar='DIR', help='an exported board')
+  parser.add_argument(
+    '--human',
+    metavar='NAME',
+    help='the column (with --scores, needed) or the ratings (with --folder)'
+    ' that count',
+  )
+  parser.add_argument('--name', help="the board's name (default: the file's)")
+  parser.add_argument('--task', default='', help='what the generators do')
+  parser.add_argument(
+    '--system', metavar='COL', help='the column of systems (default: by name)'
+  )
+  parser.add_argument(
+    '--segment', metavar='COL', help='the column of examples (default: by name)'
+  )
+  parser.add_argument(
+    '--ignore',
+    metavar='COL,...',
+    default='',
+    help='columns to leave out, besides set_id',
+  )
+  parser.add_argument(
+    '--negate',
+    metavar='METRIC,...',
+    default='',
+    help='metrics where lower is better: negated',
+  )
+  parser.add_argument(
+    '--people',
+    metavar='REGEX',
+    help='systems whose names begin so are people (default: human or ref, in'
+    ' any case)',
+  )
+  parser.add_argument(
+    '--reference',
+    metavar='LABEL=COL',
+    action='append',
+    default=[],
+    help='with --inputs: a column of references',
+  )
+  parser.add_argument(
+    '--pair', metavar='LP', help="with --folder: WMT's language pair"
+  )
+  parser.set_defaults(run_subcommand=_init)
+
+  parser = subparsers.add_parser(
+    'export',
+    help='write a board as plain files',
+    description='Writes everything on a board as plain files into a new'
+    ' folder, in the layout of the original Billboards (a table of scores;'
+    ' texts as JSONL; all versions of the ensemble) or in that of WMT.',
+    epilog='example:\n  t5score board export zh-en.db zh-en/\n'
+    '  t5score board export zh-en.db wmt/ --layout wmt --pair zh-en\n',
+    formatter_class=argparse.RawDescriptionHelpFormatter,
+  )
+  parser.add_argument('board', metavar='BOARD.db')
+  parser.add_argument('folder', metavar='DIR', help='a folder to make')
+  parser.add_argument(
+    '--layout',
+    choices=('billboard', 'wmt'),
+    default='billboard',
+    help='(default: %(default)s)',
+  )
+  parser.add_argument(
+    '--pair',
+    metavar='LP',
+    help="WMT's language pair (default: the board's name)",
+  )
+  parser.set_defaults(run_subcommand=_export)
+
+
+def _names(text: str) -> list[str]:
+  return [name.strip() for name in text.split(',') if name.strip()]
+
+
+def _init(args: argparse.Namespace) -> None:
+  from t5score_jax.leaderboard import layouts, store
+
+  people = args.people or layouts.HUMAN_PATTERN
+  name = args.name or Path(args.board).stem
+  if args.scores:
+    if not args.human:
+      raise ValueError('--scores needs --human COL, the human rating')
+    layouts.read_and_import(
+      args.board,
+      args.scores,
+      args.human,
+      name=name,
+      task=args.task,
+      system=args.system,
+      segment=args.segment,
+      ignore=_names(args.ignore),
+      negate=_names(args.negate),
+      people=people,
+    )
+  elif args.inputs:
+    layouts.import_inputs(
+      args.board,
+      args.inputs,
+      name,
+      args.task,
+      dict(_pair(r) for r in args.reference),
+    )
+  else:
+    from t5score_jax.leaderboard import folders
+
+    folders.import_folder(
+      args.board,
+      args.folder,
+      name=args.name,
+      task=args.task,
+      human=args.human,
+      pair=args.pair,
+      people=people,
+      negate=_names(args.negate),
+    )
+  with store.Store(args.board) as board:
+    print(
+      f'{args.board}: {board.size()} examples, {len(board.generators())}'
+      f' generators, {len(board.metrics())} metrics'
+    )
+
+
+def _pair(text: str) -> tuple[str, str]:
+  label, equals, column = text.partition('=')
+  if not (label and equals and column):
+    raise ValueError(f'--reference {text}: write LABEL=COLUMN')
+  return label, column
+
+
+def _export(args: argparse.Namespace) -> None:
+  from t5score_jax.leaderboard import folders, store
+
+  with store.Store(args.board) as board:
+    folders.export(board, args.folder, args.layout, args.pair)
+  print(f'{args.folder}: written')

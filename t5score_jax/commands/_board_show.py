@@ -1,0 +1,416 @@
+"""`t5score board rank`, `ensemble` and `overrating`: what a board says."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Sequence
+from typing import Any
+
+_RANK = """
+Ranks metrics by their correlation with human ratings, and generators by the
+metric that correlates best; fits the ensemble; says how much each metric
+overrates machines. The defaults are the paper's; each alternative that it
+discusses is an option (M.1 --direction, M.2 --statistic, --level,
+--without-outliers, M.3
+--references, --several). Intervals are 95%, from 1,000 draws of examples.
+"""
+
+_RANK_EXAMPLES = """
+examples:
+  t5score board rank zh-en.db
+  t5score board rank zh-en.db --format json
+  t5score board rank zh-en.db --statistic kendall --level system
+  t5score board rank mine.db --references A --costs
+"""
+
+_ENSEMBLE = """
+Shows the ensemble: weights, leave-one-generator-out correlation, ablations,
+signature, all versions. With --input, scores new texts with any version: with
+the members' scores from a table (--scores-table), or by running those members
+that are metrics of this library or executables on the board.
+"""
+
+_ENSEMBLE_EXAMPLES = """
+examples:
+  t5score board ensemble zh-en.db
+  t5score board ensemble zh-en.db --version 1 --format json
+  t5score board ensemble mine.db --input new.jsonl -o scores.jsonl
+  t5score board ensemble zh-en.db --version 1 --scores-table new.tsv
+"""
+
+_OVERRATING = """
+How much metrics overrate machines over people: beta_0 of the mixed-effects
+model score ~ machine + human + (1 | example), REML, with its 90% interval
+(Wald); above 0 is overrating. Human roles say which human texts count as
+generated and which references they face; --set-role makes one, for example with
+the roles swapped.
+"""
+
+_OVERRATING_EXAMPLES = """
+examples:
+  t5score board overrating cnndm.db
+  t5score board overrating zh-en.db --set-role default=Human-B:A
+  t5score board overrating zh-en.db --set-role swapped=Human-A:B
+  t5score board overrating zh-en.db --role swapped --format json
+  t5score board overrating zh-en.db --number-of-references
+"""
+
+
+def add_subcommands(subparsers: Any) -> None:
+  """Declares `rank`, `ensemble` and `overrating`."""
+  parser = _parser(
+    subparsers, 'rank', 'rank metrics and generators', _RANK, _RANK_EXAMPLES
+  )
+  _add_rule(parser)
+  parser.add_argument(
+    '--intervals',
+    action='store_true',
+    help='with --format json: intervals of values and ranks as well',
+  )
+  parser.add_argument(
+    '--costs',
+    action='store_true',
+    help='seconds and parameters, and what is on the Pareto front of each',
+  )
+  parser.set_defaults(run_subcommand=_rank)
+
+  parser = _parser(
+    subparsers,
+    'ensemble',
+    'show the ensemble, or score with it',
+    _ENSEMBLE,
+    _ENSEMBLE_EXAMPLES,
+  )
+  parser.add_argument(
+    '--version', type=int, metavar='N', help='(default: the newest)'
+  )
+  parser.add_argument(
+    '--input', metavar='FILE', help='texts to score: TSV or JSONL'
+  )
+  parser.add_argument(
+    '--scores-table',
+    metavar='FILE',
+    help='TSV with a column of scores for each member',
+  )
+  parser.add_argument(
+    '-o', '--output', metavar='OUT', default='-', help='where scores go'
+  )
+  parser.set_defaults(run_subcommand=_ensemble)
+
+  parser = _parser(
+    subparsers,
+    'overrating',
+    'how much metrics overrate machines',
+    _OVERRATING,
+    _OVERRATING_EXAMPLES,
+  )
+  parser.add_argument(
+    '--role', metavar='NAME', help='a human role (default: all)'
+  )
+  parser.add_argument(
+    '--set-role',
+    metavar='NAME=GENERATOR,...:REFERENCES',
+    help='make or change a human role; REFERENCES are labels joined by +',
+  )
+  parser.add_argument(
+    '--number-of-references',
+    action='store_true',
+    help='instead: correlation by the number of references (figure 3)',
+  )
+  parser.set_defaults(run_subcommand=_overrating)
+
+
+def _parser(
+  subparsers: Any, name: str, summary: str, description: str, examples: str
+) -> argparse.ArgumentParser:
+  parser = subparsers.add_parser(
+    name,
+    help=summary,
+    description=description,
+    epilog=examples,
+    formatter_class=argparse.RawDescriptionHelpFormatter,
+  )
+  parser.add_argument('board', metavar='BOARD.db')
+  parser.add_argument(
+    '--format',
+    choices=('table', 'json'),
+    default='table',
+    help='(default: %(default)s)',
+  )
+  return parser
+
+
+def _add_rule(parser: argparse.ArgumentParser) -> None:
+  parser.add_argument(
+    '--statistic',
+    choices=('pearson', 'spearman', 'kendall'),
+    default='pearson',
+    help='of agreement with people (default: %(default)s)',
+  )
+  parser.add_argument(
+    '--level',
+    choices=('instance', 'system'),
+    default='instance',
+    help="over outputs, or over generators' means (default: %(default)s)",
+  )
+  parser.add_argument(
+    '--direction',
+    choices=('higher', 'either'),
+    default='higher',
+    help='whether a strong negative correlation counts as well',
+  )
+  parser.add_argument(
+    '--without-outliers',
+    action='store_true',
+    help='leave out generators whose mean rating is 2.5 scaled median absolute'
+    ' deviations from the median',
+  )
+  parser.add_argument(
+    '--references',
+    metavar='A+B',
+    help="labels of the references to use (default: the board's)",
+  )
+  parser.add_argument(
+    '--several',
+    choices=('own', 'max', 'mean'),
+    default='own',
+    help="several references: the metric's own way, or the greatest or mean of"
+    ' scores with one each (default: %(default)s)',
+  )
+  parser.add_argument('--human', metavar='NAME', help='other ratings')
+
+
+def _rank(args: argparse.Namespace) -> None:
+  from t5score_jax.leaderboard import analysis, ranking, store
+
+  request = analysis.Request(
+    ranking.Rule(
+      args.statistic, args.level, args.direction, not args.without_outliers
+    ),
+    args.references,
+    args.several,
+    args.human,
+  )
+  with store.Store(args.board) as board:
+    if request == analysis.Request():
+      value = analysis.current(board)
+    else:
+      value = analysis.analyse(board, request)
+  if args.format == 'json':
+    document = analysis.rank_document(value, args.intervals, args.costs)
+    print(json.dumps(document, indent=2, ensure_ascii=False))
+  else:
+    print(_rank_tables(value, args.costs), end='')
+
+
+def _number(value: float | None, digits: int = 4) -> str:
+  return '-' if value is None else f'{value:.{digits}f}'
+
+
+def _interval(entry: dict[str, Any], digits: int = 4) -> list[str]:
+  found = entry['interval']
+  if found is None:
+    return ['-', '-']
+  return [
+    f'[{found["low"]:.{digits}f}, {found["high"]:.{digits}f}]',
+    f'{found["rank_low"]}-{found["rank_high"]}',
+  ]
+
+
+def _beta(fit: dict[str, Any] | None) -> str:
+  if fit is None:
+    return '-'
+  mark = {1: '+', -1: '-', 0: ' '}[fit['significance']]
+  return f'{fit["beta"]:.2f} ±{fit["ci90"]:.2f} {mark}'
+
+
+def _cost(entry: dict[str, Any]) -> list[str]:
+  return [
+    _number(entry[cost], 3) + ('*' if entry[f'pareto_{cost}'] else '')
+    for cost in ('seconds', 'parameters')
+  ]
+
+
+def _rank_tables(value: dict[str, Any], costs: bool) -> str:
+  rule = value['board']['rule']
+  titles = ['seconds', 'parameters'] if costs else []
+  metrics = [
+    [
+      '' if m['rank'] is None else str(m['rank']),
+      m['name'] + (' (published)' if m['kind'] == 'ensemble' else ''),
+      _number(m['correlation']),
+      *_interval(m),
+      _beta(m['overrating']),
+      *(_cost(m) if costs else []),
+    ]
+    for m in value['metrics']
+  ]
+  generators = [
+    [
+      '' if g['rank'] is None else str(g['rank']),
+      g['name'],
+      _number(g['score']),
+      *_interval(g),
+      _number(g['rating'], 2),
+      *(_cost(g) if costs else []),
+    ]
+    for g in value['generators']
+  ]
+  lines = [
+    *_table(
+      ['', 'metric', f'{rule["level"]} {rule["statistic"]}', '95%', 'ranks']
+      + ['overrates', *titles],
+      metrics,
+    ),
+    '',
+    *_table(
+      ['', 'generator', value['best'] or 'score', '95%', 'ranks', 'rating']
+      + titles,
+      generators,
+    ),
+  ]
+  fitted = value['ensemble']
+  if fitted:
+    lines += ['', *_ensemble_lines(fitted)]
+  lines += [f'note: {note}' for note in value['notes']]
+  return '\n'.join(lines) + '\n'
+
+
+def _ensemble_lines(fitted: dict[str, Any]) -> list[str]:
+  terms = ' + '.join(f'{w:.4g} {n}' for n, w in fitted['weights'].items())
+  without = ', '.join(
+    f'without {n} {_number(v)}' for n, v in fitted['ablation'].items()
+  )
+  return [
+    f'ensemble version {fitted["version"]}: {terms} (standardised)',
+    f'leave-one-generator-out {_number(fitted["leave_one_out"])}; {without}',
+    f'signature: {fitted["signature"]}',
+  ]
+
+
+def _table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
+  """Columns side by side; the first two to the left, numbers to the right."""
+  everything = [header, *rows]
+  widths = [max(map(len, column)) for column in zip(*everything, strict=True)]
+  return [
+    '  '.join(
+      cell.ljust(width) if n == 1 else cell.rjust(width)
+      for n, (cell, width) in enumerate(zip(row, widths, strict=True))
+    ).rstrip()
+    for row in everything
+  ]
+
+
+def _ensemble(args: argparse.Namespace) -> None:
+  from t5score_jax.leaderboard import analysis, store
+
+  with store.Store(args.board) as board:
+    value = analysis.current(board)
+    versions = board.versions()
+    if not versions:
+      raise ValueError(
+        f'{args.board}: no ensemble: {"; ".join(value["notes"])}'
+      )
+    number = args.version or versions[-1].version
+    chosen = next((v for v in versions if v.version == number), None)
+    if chosen is None:
+      raise ValueError(
+        f'{args.board}: no version {number} of the ensemble; there are 1 to'
+        f' {versions[-1].version}'
+      )
+    if args.input or args.scores_table:
+      from t5score_jax.leaderboard import reuse
+
+      reuse.score_with(
+        board, chosen, args.input, args.scores_table, args.output
+      )
+      return
+  fitted = value['ensemble']
+  current = fitted is not None and fitted['version'] == number
+  if args.format == 'json':
+    document = {
+      'version': number,
+      'created': chosen.created,
+      'cause': chosen.cause,
+      'signature': chosen.signature,
+      'ensemble': dict(chosen.ensemble),
+      'leave_one_out': fitted['leave_one_out'] if current else None,
+      'ablation': fitted['ablation'] if current else None,
+      'versions': [
+        {
+          'version': v.version,
+          'created': v.created,
+          'cause': v.cause,
+          'signature': v.signature,
+        }
+        for v in versions
+      ],
+    }
+    print(json.dumps(document, indent=2, ensure_ascii=False))
+    return
+  if current:
+    print('\n'.join(_ensemble_lines(fitted)))
+  else:
+    print(f'ensemble version {number}\nsignature: {chosen.signature}')
+  print('\nversions:')
+  for v in versions:
+    print(f'  {v.version}  {v.created}  {v.cause}')
+
+
+def _overrating(args: argparse.Namespace) -> None:
+  from t5score_jax.leaderboard import analysis, changes, store
+
+  with store.Store(args.board) as board:
+    if args.set_role:
+      name, _, rest = args.set_role.partition('=')
+      people, _, references = rest.rpartition(':')
+      if not (name and people and references):
+        raise ValueError(
+          f'--set-role {args.set_role}: write NAME=GENERATOR,...:REFERENCES'
+        )
+      changes.set_role(board, name, people.split(','), references)
+      from t5score_jax.leaderboard import submissions
+
+      submissions.complete(board)
+      analysis.renew(board, f'human role {name}')
+    value = analysis.current(board)
+  if args.number_of_references:
+    _references(value, args.format)
+    return
+  roles = value['overrating']
+  if args.role and args.role not in roles:
+    raise ValueError(
+      f'{args.board}: no human role {args.role!r}; there are:'
+      f' {", ".join(roles) or "none"}'
+    )
+  chosen = {args.role: roles[args.role]} if args.role else roles
+  if args.format == 'json':
+    print(json.dumps(chosen, indent=2, ensure_ascii=False))
+    return
+  if not chosen:
+    raise ValueError(f'{args.board}: no generator of human texts is rated')
+  for role, fits in chosen.items():
+    rows = [
+      [str(fit['rows']), name, _beta(fit)]
+      for name, fit in sorted(fits.items(), key=lambda item: item[1]['beta'])
+    ]
+    print('\n'.join(_table(['outputs', f'role {role}', 'beta_0 90%'], rows)))
+
+
+def _references(value: dict[str, Any], format: str) -> None:
+  found = value['references']
+  if format == 'json':
+    print(json.dumps(found, indent=2, ensure_ascii=False))
+    return
+  if not found:
+    raise ValueError(
+      'no metric was run with each of several references: this board has'
+      ' scores without references'
+    )
+  sizes = sorted({int(n) for curve in found.values() for n in curve})
+  rows = [
+    ['', name, *(_number(curve.get(str(n))) for n in sizes)]
+    for name, curve in found.items()
+  ]
+  print('\n'.join(_table(['', 'references', *map(str, sizes)], rows)))

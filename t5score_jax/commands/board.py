@@ -1,0 +1,85 @@
+"""`t5score board`: leaderboards on which generators and metrics compete.
+
+One verb with subcommands, each in a module `_board_*.py` beside this one. Here
+is what they share: the parser, and how errors are told. Boards themselves are
+`leaderboard`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+
+from t5score_jax.commands import (
+  _board_init,
+  _board_show,
+)
+
+SUMMARY = 'bidimensional leaderboards: generators and metrics compete'
+
+_DESCRIPTION = """
+A board is one SQLite file: inputs, generators with their outputs, metrics with
+their scores, human ratings. Metrics are ranked by their correlation with
+people, generators by the metric that correlates best, three metrics are
+combined into an ensemble, and a mixed-effects model says how much each metric
+overrates machines (Kasai et al., 2022).
+"""
+
+_EXAMPLES = """
+examples:
+  t5score board init zh-en.db --scores wmt20-zh-en.tsv.gz --human human
+  t5score board rank zh-en.db --format json
+
+`t5score board SUBCOMMAND --help` explains a subcommand.
+
+exit code: 0 done; 1 the run failed; 2 the command line is wrong
+"""
+
+# The packages of the extras, and how to get them.
+_EXTRAS = {
+  'sklearn': 'board',
+  'statsmodels': 'board',
+  'pandas': 'board',
+  'jinja2': 'board',
+  'starlette': 'server',
+  'uvicorn': 'server',
+  'multipart': 'server',
+  'python_multipart': 'server',
+}
+
+_MODULES = (_board_init, _board_show)
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+  """Declares the verb's subcommands."""
+  parser.description = _DESCRIPTION
+  parser.formatter_class = argparse.RawDescriptionHelpFormatter
+  subparsers = parser.add_subparsers(
+    dest='subcommand', metavar='SUBCOMMAND', title='subcommands', required=True
+  )
+  for module in _MODULES:
+    module.add_subcommands(subparsers)
+  usages = ''.join(
+    '  ' + child.format_usage().removeprefix('usage: ')
+    for child in subparsers.choices.values()
+  )
+  parser.epilog = f'usage of the subcommands:\n{usages}{_EXAMPLES}'
+
+
+def run(args: argparse.Namespace) -> int:
+  """Runs the subcommand; returns the exit code."""
+  try:
+    return int(args.run_subcommand(args) or 0)
+  except ModuleNotFoundError as error:
+    extra = _EXTRAS.get((error.name or '').partition('.')[0])
+    if extra is None:
+      raise
+    print(
+      f't5score board {args.subcommand}: needs {error.name}; install it with'
+      f" pip install 't5score-jax[{extra}]'",
+      file=sys.stderr,
+    )
+    return 1
+  except (ValueError, OSError) as error:
+    print(f't5score board {args.subcommand}: {error}', file=sys.stderr)
+    return 1

@@ -1,0 +1,545 @@
+"""The whole board as one value, and its renewal after a change.
+
+`analyse` makes the value from a board's numbers: metrics ranked, the ensemble,
+the overrating of machines, generators ranked by the best metric. `renew` keeps
+it in the board, with a new version of the ensemble. The value is plain JSON:
+the command line prints it, `page` draws it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import numpy as np
+
+from t5score_jax.leaderboard import (
+  changes,
+  data,
+  ensemble,
+  overrating,
+  ranking,
+)
+from t5score_jax.leaderboard.data import Data
+from t5score_jax.leaderboard.entries import GIVEN, BoardError
+from t5score_jax.leaderboard.ranking import Rule
+from t5score_jax.leaderboard.store import Store
+
+#: The ensemble's name among metrics.
+ENSEMBLE = 'ensemble'
+#: The human role of a board for which none was set: all human texts.
+ROLE = 'default'
+
+
+@dataclasses.dataclass(frozen=True)
+class Request:
+  """What is asked of an analysis; the defaults are the paper's.
+
+  Attributes:
+    rule: How metrics are ranked.
+    reference_set: The references; None for the board's.
+    several: How several references make one score (M.3).
+    human: Which ratings; None for those that count.
+    resamples: Of the bootstrap; 0 for no intervals.
+  """
+
+  rule: Rule = Rule()
+  reference_set: str | None = None
+  several: str = 'own'
+  human: str | None = None
+  resamples: int = ranking.RESAMPLES
+
+
+@dataclasses.dataclass(frozen=True)
+class _Fitted:
+  """The ensemble with what its comparison needs."""
+
+  value: ensemble.Ensemble
+  fit: ensemble.Fit
+  scores: np.ndarray  # [I, K]
+  held_out: np.ndarray | None  # [I, K], NaN where not rated
+  ablation: dict[str, float | None]
+
+
+def analyse(
+  store: Store, request: Request | None = None, version: int = 0
+) -> dict[str, Any]:
+  """All analyses of a board.
+
+  Args:
+    store: The board.
+    request: What is asked; None for the paper's defaults.
+    version: The version number that the ensemble gets; 0 for the next one.
+
+  Returns:
+    The value, JSON: `board`, `metrics` (ranked), `ensemble` (None where there
+    can be none, with the reason in `notes`), `generators` (ranked),
+    `overrating` (role -> metric -> fit), `references` (metric -> number of
+    references -> correlation), `notes`.
+
+  Raises:
+    BoardError: The request names what the board lacks.
+  """
+  request = request or Request()
+  board = store.board()
+  found = data.load(
+    store, request.reference_set, request.several, request.human
+  )
+  ratings = found.comparable()
+  if not request.rule.outliers:
+    ratings = ranking.without_outliers(ratings)
+  notes: list[str] = []
+  version = version or next_version(store)
+  fitted = _fit(found, ratings, board.name, version, notes)
+  metrics = _metrics(found, ratings, fitted, request)
+  best = _best(metrics)
+  overrated = _overrating(store, found, fitted, request, notes)
+  _attach_overrating(metrics, overrated)
+  return {
+    'board': {
+      'name': board.name,
+      'task': board.task,
+      'human': request.human or board.human,
+      'references': found.reference_set,
+      'labels': list(store.references()),
+      'several': request.several,
+      'examples': store.size(),
+      'rated': int((~np.isnan(ratings)).sum()),
+      'created': board.created,
+      'revision': board.revision,
+      'rule': dataclasses.asdict(request.rule),
+    },
+    'best': best,
+    'metrics': metrics,
+    'ensemble': None if fitted is None else _ensemble_entry(fitted),
+    'generators': _generators(found, fitted, best, request),
+    'overrating': overrated,
+    'references': references_effect(store, found),
+    'notes': notes,
+  }
+
+
+def next_version(store: Store) -> int:
+  """The number of the ensemble's next version."""
+  row = store.connection.execute(
+    'SELECT coalesce(max(version), 0) + 1 FROM version'
+  ).fetchone()
+  return int(row[0])
+
+
+def _fit(
+  found: Data, ratings: np.ndarray, name: str, version: int, notes: list[str]
+) -> _Fitted | None:
+  names = found.candidates()
+  left_out = [
+    m.name
+    for m in found.metrics
+    if m.kind != 'ensemble' and m.name not in names
+  ]
+  if left_out and names:
+    notes.append(
+      'no candidates for the ensemble, as they lack scores of rated outputs'
+      f' or do not vary: {", ".join(left_out)}'
+    )
+  try:
+    if not names:
+      raise ensemble.EnsembleError(
+        'no metric has scores of all outputs that people rated'
+      )
+    stacked = np.stack([found.scores[n] for n in names])
+    moments = ensemble.moments(stacked, ratings)
+    fit = ensemble.fit(moments, names)
+  except ensemble.EnsembleError as error:
+    notes.append(f'no ensemble: {error}')
+    return None
+  members = fit.members()
+  signatures = {m.name: m.signature for m in found.metrics if m.name in members}
+  at = {n: names.index(n) for n in members}
+  value = ensemble.Ensemble(
+    board=name,
+    version=version,
+    reference_set=found.reference_set
+    + ('' if found.several == 'own' else f':{found.several}'),
+    penalty=fit.penalty,
+    intercept=fit.intercept,
+    weights={n: float(fit.weights[i]) for n, i in at.items()},
+    standardised={n: float(fit.standardised[i]) for n, i in at.items()},
+    inputs=ensemble.digest(signatures),
+  )
+  return _Fitted(
+    value,
+    fit,
+    value.apply(found.scores),
+    _held_out(fit, stacked, ratings),
+    ensemble.ablation(moments, fit),
+  )
+
+
+def _held_out(
+  fit: ensemble.Fit, scores: np.ndarray, ratings: np.ndarray
+) -> np.ndarray | None:
+  """Each rated output as the ensemble without its generator scores it."""
+  if fit.held_out is None:
+    return None
+  result = np.full(ratings.shape, np.nan)
+  rated = np.flatnonzero(~np.isnan(ratings).all(axis=1))
+  for i, weights, intercept in zip(rated, *fit.held_out, strict=True):
+    used = weights != 0
+    result[i] = intercept + weights[used] @ scores[used, i]
+  return np.where(np.isnan(ratings), np.nan, result)
+
+
+def _metrics(
+  found: Data,
+  ratings: np.ndarray,
+  fitted: _Fitted | None,
+  request: Request,
+) -> list[dict[str, Any]]:
+  """The metrics and the ensemble, ranked."""
+  rule = request.rule
+  columns = {m.name: found.scores[m.name] for m in found.metrics}
+  own = None
+  if fitted is not None and fitted.held_out is not None:
+    own = _own_name(fitted.value.version, columns)
+    columns[own] = fitted.held_out
+  values = {
+    n: ranking.correlation(c, ratings, rule) for n, c in columns.items()
+  }
+  pearson = values
+  if rule != Rule(outliers=rule.outliers):
+    pearson = {n: ranking.correlation(c, ratings) for n, c in columns.items()}
+  compared = {
+    n: c
+    for n, c in columns.items()
+    if n == own or _kind(found, n) != 'ensemble'
+  }
+  intervals = (
+    ranking.metric_intervals(compared, ratings, rule, request.resamples)
+    if request.resamples
+    else {}
+  )
+  strength = {
+    n: abs(v) if v is not None and rule.direction == 'either' else v
+    for n, v in values.items()
+  }
+  place = {
+    n: k
+    for k, n in enumerate(ranking.order({n: strength[n] for n in compared}), 1)
+  }
+  entries = []
+  for name in ranking.order(strength):
+    metric = next((m for m in found.metrics if m.name == name), None)
+    interval = intervals.get(name)
+    entries.append(
+      {
+        'name': name,
+        'rank': place.get(name) if strength[name] is not None else None,
+        'correlation': values[name],
+        'pearson': pearson[name],
+        'interval': None if interval is None else dataclasses.asdict(interval),
+        'kind': 'fitted' if name == own else _kind(found, name),
+        'negated': bool(metric and metric.negated),
+        'description': metric.description if metric else '',
+        'signature': (
+          metric.signature if metric else fitted.value.signature()  # type: ignore[union-attr]
+        ),
+        'seconds': metric.seconds if metric else None,
+        'parameters': metric.parameters if metric else None,
+        'submitted': metric.submitted if metric else '',
+        'missing': int(np.isnan(found.scores[name]).all(axis=1).sum())
+        if metric
+        else 0,
+      }
+    )
+  _mark_costs(entries, 'correlation')
+  return entries
+
+
+def _own_name(version: int, taken: Any) -> str:
+  """The fitted ensemble's name; with a version where a column has it."""
+  return f'{ENSEMBLE} v{version}' if ENSEMBLE in taken else ENSEMBLE
+
+
+def _kind(found: Data, name: str) -> str:
+  return next((m.kind for m in found.metrics if m.name == name), 'fitted')
+
+
+def _mark_costs(entries: list[dict[str, Any]], value: str) -> None:
+  """Says which entries are on the Pareto front of value against each cost."""
+  goodness = np.array([_number(e[value]) for e in entries])
+  for cost in ('seconds', 'parameters'):
+    costs = np.array([_number(e[cost]) for e in entries])
+    front = ranking.pareto(goodness, costs)
+    for entry, on in zip(entries, front, strict=True):
+      entry[f'pareto_{cost}'] = bool(on)
+
+
+def _number(value: float | None) -> float:
+  return np.nan if value is None else float(value)
+
+
+def _best(metrics: list[dict[str, Any]]) -> str | None:
+  """The metric that ranks the generators; published ensembles don't."""
+  return next((m['name'] for m in metrics if m['rank'] == 1), None)
+
+
+def _generators(
+  found: Data, fitted: _Fitted | None, best: str | None, request: Request
+) -> list[dict[str, Any]]:
+  """The generators, ranked by the best metric."""
+  columns = dict(found.scores)
+  own = None
+  if fitted is not None:
+    own = _own_name(fitted.value.version, columns)
+    columns[own] = fitted.scores
+  means = {n: ranking.means(c) for n, c in columns.items()}
+  human = ranking.means(found.human)
+  ranked = columns.get(best or '', np.full(found.human.shape, np.nan))
+  ranked = np.where(found.is_reference[:, None], np.nan, ranked)
+  names = [g.name for g in found.generators]
+  values = dict(zip(names, ranking.means(ranked), strict=True))
+  intervals = (
+    ranking.generator_intervals(names, ranked, request.resamples)
+    if request.resamples
+    else {}
+  )
+  entries = []
+  for rank, name in enumerate(ranking.order(values), 1):
+    i = names.index(name)
+    generator, interval = found.generators[i], intervals.get(name)
+    entries.append(
+      {
+        'name': name,
+        'rank': None if values[name] is None else rank,
+        'score': values[name],
+        'interval': None if interval is None else dataclasses.asdict(interval),
+        'human': generator.human,
+        'is_reference': bool(found.is_reference[i]),
+        'rating': human[i],
+        'scores': {n: m[i] for n, m in means.items()},
+        'description': generator.description,
+        'seconds': generator.seconds,
+        'parameters': generator.parameters,
+        'submitted': generator.submitted,
+        'has_outputs': generator.has_outputs,
+      }
+    )
+  _mark_costs(entries, 'score')
+  return entries
+
+
+def _ensemble_entry(fitted: _Fitted) -> dict[str, Any]:
+  value = fitted.value
+  return {
+    'version': value.version,
+    'weights': dict(value.standardised),
+    'raw': dict(value.weights),
+    'intercept': value.intercept,
+    'lambda': value.penalty,
+    'leave_one_out': fitted.fit.leave_one_out,
+    'ablation': fitted.ablation,
+    'signature': value.signature(),
+  }
+
+
+def _roles(store: Store, found: Data) -> dict[str, tuple[list[str], str]]:
+  """The human roles that were set, or that of all human texts."""
+  roles = store.roles()
+  if roles:
+    return roles
+  people = [
+    g.name
+    for g, copied in zip(found.generators, found.is_reference, strict=True)
+    if g.human and not copied
+  ]
+  return {ROLE: (people, found.reference_set)} if people else {}
+
+
+def _overrating(
+  store: Store,
+  found: Data,
+  fitted: _Fitted | None,
+  request: Request,
+  notes: list[str],
+) -> dict[str, dict[str, dict[str, Any]]]:
+  """Role -> metric -> the mixed-effects model (section 2.3, appendix E)."""
+  result: dict[str, dict[str, dict[str, Any]]] = {}
+  for role, (people, reference_set) in _roles(store, found).items():
+    there = found
+    if reference_set not in (found.reference_set, GIVEN):
+      there = data.load(store, reference_set, request.several, request.human)
+    taking_part = np.array(
+      [not g.human or g.name in people for g in there.generators]
+    )
+    ratings = np.where(taking_part[:, None], there.human, np.nan)
+    machine = np.array([not g.human for g in there.generators])
+    columns = dict(there.scores)
+    if fitted is not None:
+      own = _own_name(fitted.value.version, columns)
+      columns[own] = fitted.value.apply(there.scores)
+    fits = {}
+    for name, scores in columns.items():
+      try:
+        fits[name] = _overrating_entry(
+          overrating.analyse(scores, ratings, machine)
+        )
+      except overrating.OverratingError as error:
+        notes.append(f'overrating of {name}, role {role}: {error}')
+    result[role] = fits
+  return result
+
+
+def _overrating_entry(fit: overrating.Overrating) -> dict[str, Any]:
+  return {
+    'beta': fit.beta,
+    'ci90': fit.half_width,
+    'significance': fit.significance,
+    'human': fit.human,
+    'rows': fit.rows,
+  }
+
+
+def _attach_overrating(
+  metrics: list[dict[str, Any]], overrated: dict[str, dict[str, Any]]
+) -> None:
+  """Puts the first role's fits beside the correlations."""
+  first = next(iter(overrated.values()), {})
+  for entry in metrics:
+    entry['overrating'] = first.get(entry['name'])
+
+
+def references_effect(store: Store, found: Data) -> dict[str, dict[str, float]]:
+  """Correlation by the number of references (figure 3).
+
+  For metrics that were run with each reference alone: the greatest (or the
+  mean) over each subset of n references, correlated with ratings, averaged
+  over the subsets. Generators that are references are left out.
+
+  Returns:
+    Metric -> number of references, as text -> mean Pearson correlation.
+  """
+  labels = list(store.references())
+  if len(labels) < 2:
+    return {}
+  several = 'mean' if found.several == 'mean' else 'max'
+  everything = '+'.join(labels)
+  copied = data.load(store, everything).is_reference
+  ratings = np.where(copied[:, None], np.nan, found.human)
+  place = {g.id: n for n, g in enumerate(found.generators)}
+  result: dict[str, dict[str, float]] = {}
+  for metric in found.metrics:
+    columns = {
+      label: data.metric_scores(
+        store, metric, label, 'own', place, ratings.shape
+      )
+      for label in labels
+    }
+    alone = {key for key, _ in store.scores(metric.id, labels[0])}
+    if not alone:
+      continue
+    curve = {}
+    for size in range(1, len(labels) + 1):
+      values = []
+      for subset in data.subsets(labels, size):
+        stacked = np.stack([columns[label] for label in subset])
+        merged = getattr(stacked, several)(axis=0)
+        value = ranking.correlation(merged, ratings)
+        if value is not None:
+          values.append(value)
+      if values:
+        curve[str(size)] = float(np.mean(values))
+    result[metric.name] = curve
+  return result
+
+
+def renew(store: Store, cause: str) -> dict[str, Any]:
+  """Analyses the board as it is now, and keeps that as a new version.
+
+  Safe beside other writers: if the board changed in the meantime, the analysis
+  is made again.
+
+  Args:
+    store: The board.
+    cause: What changed, for the list of versions.
+
+  Returns:
+    The value that `analyse` gives.
+
+  Raises:
+    BoardError: The board changed ten times in a row.
+  """
+  for _ in range(10):
+    revision = store.board().revision
+    version = next_version(store)
+    value = analyse(store, version=version)
+    with store.transaction():
+      if (store.board().revision, next_version(store)) != (revision, version):
+        continue
+      if value['ensemble'] is None:
+        changes.set_snapshot(store, revision, None, value)
+      else:
+        entry = ensemble.parse_signature(value['ensemble']['signature'])
+        kept = dataclasses.replace(
+          entry, standardised=value['ensemble']['weights']
+        )
+        changes.add_version(
+          store, version, revision, cause, entry.signature(), kept.to_json()
+        )
+        changes.set_snapshot(store, revision, version, value)
+      return value
+  raise BoardError(f'{store.path}: too many changes at once; try again')
+
+
+def current(store: Store) -> dict[str, Any]:
+  """The kept analyses, renewed first where a change was not followed by it."""
+  kept = changes.snapshot(store)
+  if kept is not None and kept[0] == store.board().revision:
+    return kept[1]
+  return renew(store, 'renewed after an interrupted change')
+
+
+def rank_document(
+  value: dict[str, Any], intervals: bool = False, costs: bool = False
+) -> dict[str, Any]:
+  """What `t5score board rank --format json` prints.
+
+  Args:
+    value: What `analyse` gave.
+    intervals: Whether entries have intervals, and metrics the overrating.
+    costs: Whether entries have their costs and places on the Pareto fronts.
+
+  Returns:
+    `metrics` and `generators`, the best first, `ensemble` and `overrating`.
+    Where metrics are ranked by another statistic than instance-level Pearson,
+    they have that one too, as `correlation`.
+  """
+  extra = ['interval', 'rank'] * intervals
+  extra += [
+    'seconds',
+    'parameters',
+    'pareto_seconds',
+    'pareto_parameters',
+  ] * costs
+  rule = value['board']['rule']
+  of_metrics = list(extra)
+  if (rule['statistic'], rule['level']) != ('pearson', 'instance'):
+    of_metrics.append('correlation')
+  fitted = value['ensemble']
+  roles = list(value['overrating'].values())
+  return {
+    'metrics': [
+      {n: m[n] for n in ('name', 'pearson', *of_metrics)}
+      for m in value['metrics']
+      if m['kind'] not in ('fitted', 'ensemble')
+    ],
+    'generators': [
+      {n: g[n] for n in ('name', 'rank', 'score', *extra)}
+      for g in value['generators']
+    ],
+    'ensemble': fitted
+    and {n: fitted[n] for n in ('weights', 'leave_one_out', 'signature')},
+    'overrating': {
+      name: {'beta': fit['beta'], 'ci90': fit['ci90']}
+      for name, fit in (roles[0] if roles else {}).items()
+    },
+  }

@@ -1,0 +1,311 @@
+"""New boards, from a table of scores or from inputs alone.
+
+For `init`. Everything that a file says is checked before the
+board's file appears under its name. Not here: folders
+(`folders`), submissions to a board that is there (`submissions`).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import secrets
+import string
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+
+from t5score_jax.data import files, tables
+from t5score_jax.leaderboard import analysis, changes, ensemble, score_table
+from t5score_jax.leaderboard.entries import (
+  GIVEN,
+  BoardError,
+  Generator,
+  Metric,
+)
+from t5score_jax.leaderboard.score_table import ScoreTable
+from t5score_jax.leaderboard.store import Store
+
+#: Systems whose names begin so are people, unless it is said otherwise.
+HUMAN_PATTERN = r'(?i:human|ref)'
+
+
+@contextlib.contextmanager
+def new_board(path: str | os.PathLike[str]) -> Iterator[Store]:
+  """A new board that takes its name when the block has ended well.
+
+  Args:
+    path: The board's file.
+
+  Yields:
+    The open, empty file; `changes.initialise` comes first.
+
+  Raises:
+    BoardError: There is a file of this name.
+  """
+  path = Path(path)
+  if path.exists():
+    raise BoardError(f'{path} exists already; give another name')
+  if not path.parent.is_dir():
+    raise BoardError(f'there is no folder {path.parent}; create it first')
+  partial = path.with_name(f'.{path.name}.{secrets.token_hex(4)}.part')
+  try:
+    with Store(partial, create=True) as store:
+      # Nothing to protect: a broken file is thrown away.
+      store.connection.execute('PRAGMA journal_mode = OFF')
+      store.connection.execute('PRAGMA synchronous = OFF')
+      yield store
+    with open(partial, 'rb') as written:
+      os.fsync(written.fileno())
+    # link, unlike rename, does not overwrite what another put there.
+    os.link(partial, path)
+  except FileExistsError as error:
+    raise BoardError(f'{path} exists already; give another name') from error
+  finally:
+    with contextlib.suppress(FileNotFoundError):
+      partial.unlink()
+
+
+def import_inputs(
+  path: str | os.PathLike[str],
+  inputs: str | os.PathLike[str],
+  name: str,
+  task: str = '',
+  references: Mapping[str, str] | None = None,
+) -> None:
+  """A board without generators and metrics, from its inputs.
+
+  Args:
+    path: The board's file, which must not be there.
+    inputs: TSV or JSONL; a row is an input, with its id in `id`, `seg_id` or
+      `segment` (or none: they are numbered) and its text in `source` or `src`.
+    name: The board's name.
+    task: What the generators do.
+    references: Label -> column. By default the column `reference` is A; in
+      JSONL, the texts of a list `references` are A, B, ...
+
+  Raises:
+    BoardError: The board cannot be made.
+    files.RecordError: The file is not as it must be.
+  """
+  with files.open_text(inputs) as lines:
+    table = tables.read_table(lines, os.fspath(inputs))
+    rows = list(table.rows)
+  if not rows:
+    raise files.RecordError('no rows', path=inputs)
+  first = rows[0][1]
+  key = next((c for c in ('id', 'seg_id', 'segment') if c in first), None)
+  origin = next((c for c in ('source', 'src') if c in first), None)
+  wanted: dict[str, tuple[str, int | None]] = {
+    label: (column, None) for label, column in (references or {}).items()
+  }
+  if not wanted and 'reference' in first:
+    wanted = {'A': ('reference', None)}
+  elif not wanted and isinstance(first.get('references'), list):
+    wanted = {
+      string.ascii_uppercase[n % 26] * (n // 26 + 1): ('references', n)
+      for n in range(len(first['references']))
+    }
+
+  def texts(column: str, at: int | None = None) -> list[str]:
+    found = []
+    for line, row in rows:
+      value = row.get(column)
+      if at is not None:
+        value = value[at] if isinstance(value, list) and at < len(value) else 0
+      if not isinstance(value, str):
+        raise files.RecordError(
+          'no text here' + ('' if at is None else f' for reference {at + 1}'),
+          path=inputs,
+          line=line,
+          field=column,
+        )
+      found.append(value)
+    return found
+
+  if key:
+    ids = [str(row.get(key, '')) for _, row in rows]
+  else:
+    ids = [str(n) for n in range(1, len(rows) + 1)]
+  with new_board(path) as store:
+    changes.initialise(
+      store,
+      name,
+      task,
+      ids,
+      texts(origin) if origin else None,
+      {label: texts(*place) for label, place in wanted.items()},
+    )
+
+
+def import_table(
+  store: Store,
+  table: ScoreTable,
+  name: str,
+  task: str,
+  human: str,
+  negate: Sequence[str] = (),
+  people: str = HUMAN_PATTERN,
+  published: str = analysis.ENSEMBLE,
+) -> None:
+  """Fills a new board from a table of scores.
+
+  A column of the published ensemble is compared like a metric, but not
+  combined again; where it is an affine function of other columns, that function
+  becomes version 1 of the board's ensemble.
+
+  Args:
+    store: The new board.
+    table: The table.
+    name: The board's name.
+    task: What the generators do.
+    human: The column of human ratings.
+    negate: Columns where lower is better; they are negated (M.1).
+    people: Regular expression; systems whose names begin so are people.
+    published: The column of the published ensemble, if there is one.
+
+  Raises:
+    BoardError: A column is missing or a name is not right.
+  """
+  for column in [human, *negate]:
+    if column not in table.columns:
+      raise BoardError(
+        f'no column {column!r}; there are: {", ".join(table.columns)}'
+      )
+  if human in negate:
+    raise BoardError(f'{human!r} is the human rating: it cannot be negated')
+  ratings = table.columns[human]
+  if np.isnan(ratings).all():
+    raise BoardError(f'the column {human!r} has no value at all')
+  names = [c for c in table.columns if c != human]
+  with store.transaction():
+    changes.initialise(store, name, task, table.ids, human=human)
+    generators = [
+      changes.add_generator(
+        store, Generator(s, human=re.match(people, s) is not None)
+      )
+      for s in table.systems
+    ]
+    for column in names:
+      values = table.columns[column]
+      if column in negate:
+        values = -values
+      metric = changes.add_metric(
+        store,
+        Metric(
+          column,
+          'ensemble' if column == published else 'column',
+          negated=column in negate,
+          signature=f'metric:{column}|scores:imported',
+        ),
+      )
+      changes.set_scores(
+        store,
+        (
+          (metric, generator, row)
+          for generator, row in zip(generators, values, strict=True)
+          if not np.isnan(row).all()
+        ),
+        GIVEN,
+      )
+    changes.add_ratings(
+      store,
+      human,
+      (
+        (generator, row)
+        for generator, row in zip(generators, ratings, strict=True)
+        if not np.isnan(row).all()
+      ),
+    )
+    if published in names:
+      _keep_published(store, table, name, published, human, negate)
+
+
+def _keep_published(
+  store: Store,
+  table: ScoreTable,
+  board: str,
+  published: str,
+  human: str,
+  negate: Sequence[str],
+) -> None:
+  """Version 1: the affine function that the published column is, if it is."""
+  names = [
+    n
+    for n, c in table.columns.items()
+    if n not in (human, published) and not np.isnan(c).any()
+  ]
+  column = table.columns[published]
+  if not names or np.isnan(column).any():
+    return
+  scores = np.stack(
+    [table.columns[n].ravel() * (-1 if n in negate else 1) for n in names]
+  )
+  found = ensemble.affine(column.ravel(), scores)
+  if found is None:
+    return
+  weights = {n: float(w) for n, w in zip(names, found[1], strict=True) if w}
+  signatures = {m.name: m.signature for m in store.metrics()}
+  value = ensemble.Ensemble(
+    board=board,
+    version=1,
+    reference_set=GIVEN,
+    penalty=None,
+    intercept=found[0],
+    weights=weights,
+    standardised={
+      n: w * float(scores[names.index(n)].std()) for n, w in weights.items()
+    },
+    inputs=ensemble.digest({n: signatures[n] for n in weights}),
+  )
+  changes.add_version(
+    store,
+    1,
+    store.board().revision,
+    f'published, as the column {published!r}',
+    value.signature(),
+    value.to_json(),
+  )
+
+
+def read_and_import(
+  path: str | os.PathLike[str],
+  scores: str | os.PathLike[str],
+  human: str,
+  name: str | None = None,
+  task: str = '',
+  system: str | None = None,
+  segment: str | None = None,
+  ignore: Sequence[str] = (),
+  negate: Sequence[str] = (),
+  people: str = HUMAN_PATTERN,
+) -> None:
+  """`t5score board init BOARD.db --scores FILE`: a board from one table.
+
+  Args:
+    path: The board's file, which must not be there.
+    scores: The table (`score_table.read`).
+    human: The column of human ratings.
+    name: The board's name; None takes it from the file's.
+    task: What the generators do.
+    system: The column of systems.
+    segment: The column of examples.
+    ignore: Columns to leave out, besides those that say nothing.
+    negate: Columns where lower is better.
+    people: Regular expression of human systems' names.
+
+  Raises:
+    BoardError: The board cannot be made.
+    files.RecordError: The table is not one.
+  """
+  with new_board(path) as store:
+    table = score_table.read(
+      scores, system, segment, [*score_table.IGNORED, *ignore]
+    )
+    import_table(
+      store, table, name or Path(path).stem, task, human, negate, people
+    )
+    del table
+    analysis.renew(store, f'imported from {Path(scores).name}')

@@ -1,0 +1,129 @@
+"""The tables of a board's SQLite file, and how an older file becomes a new one.
+
+For `store` alone. A file carries its version in SQLite's `user_version`;
+`MIGRATIONS[v]` leads from version v to v + 1, in one transaction. A migration
+that has been released is never edited: a change is a new one.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+
+#: Marks a SQLite file as a board ('T5BB').
+APPLICATION_ID = 0x54354242
+
+_BOARD = """
+CREATE TABLE board (
+  one INTEGER PRIMARY KEY CHECK (one = 1),
+  name TEXT NOT NULL,
+  task TEXT NOT NULL,
+  human TEXT,
+  reference_set TEXT NOT NULL,
+  revision INTEGER NOT NULL,
+  created TEXT NOT NULL
+);
+CREATE TABLE input (
+  position INTEGER PRIMARY KEY,
+  id TEXT NOT NULL UNIQUE,
+  source TEXT
+);
+CREATE TABLE reference (
+  label TEXT NOT NULL,
+  position INTEGER NOT NULL REFERENCES input,
+  text TEXT NOT NULL,
+  PRIMARY KEY (label, position)
+) WITHOUT ROWID;
+CREATE TABLE role (
+  name TEXT PRIMARY KEY,
+  generators TEXT NOT NULL,
+  reference_set TEXT NOT NULL
+);
+CREATE TABLE generator (
+  id INTEGER PRIMARY KEY,
+  name TEXT NOT NULL UNIQUE,
+  human INTEGER NOT NULL,
+  description TEXT NOT NULL,
+  seconds REAL,
+  parameters REAL,
+  submitted TEXT NOT NULL,
+  outputs BLOB
+);
+CREATE TABLE metric (
+  id INTEGER PRIMARY KEY,
+  name TEXT NOT NULL UNIQUE,
+  kind TEXT NOT NULL
+    CHECK (kind IN ('column', 'library', 'command', 'ensemble')),
+  settings TEXT NOT NULL,
+  program BLOB,
+  negated INTEGER NOT NULL,
+  description TEXT NOT NULL,
+  signature TEXT NOT NULL,
+  seconds REAL,
+  parameters REAL,
+  submitted TEXT NOT NULL
+);
+CREATE TABLE score (
+  metric INTEGER NOT NULL REFERENCES metric ON DELETE CASCADE,
+  generator INTEGER NOT NULL REFERENCES generator ON DELETE CASCADE,
+  reference_set TEXT NOT NULL,
+  data BLOB NOT NULL,
+  PRIMARY KEY (metric, generator, reference_set)
+);
+CREATE TABLE failure (
+  metric INTEGER NOT NULL REFERENCES metric ON DELETE CASCADE,
+  generator INTEGER NOT NULL REFERENCES generator ON DELETE CASCADE,
+  reference_set TEXT NOT NULL,
+  message TEXT NOT NULL,
+  PRIMARY KEY (metric, generator, reference_set)
+);
+CREATE TABLE rating (
+  name TEXT NOT NULL,
+  generator INTEGER NOT NULL REFERENCES generator ON DELETE CASCADE,
+  data BLOB NOT NULL,
+  PRIMARY KEY (name, generator)
+);
+CREATE TABLE version (
+  version INTEGER PRIMARY KEY,
+  created TEXT NOT NULL,
+  revision INTEGER NOT NULL,
+  cause TEXT NOT NULL,
+  signature TEXT NOT NULL,
+  ensemble TEXT NOT NULL
+);
+CREATE TABLE snapshot (
+  one INTEGER PRIMARY KEY CHECK (one = 1),
+  revision INTEGER NOT NULL,
+  version INTEGER,
+  data BLOB NOT NULL
+);
+CREATE TABLE event (
+  id INTEGER PRIMARY KEY,
+  time TEXT NOT NULL,
+  message TEXT NOT NULL
+);
+"""
+
+MIGRATIONS = (_BOARD,)
+
+#: The version of a file that this library writes.
+VERSION = len(MIGRATIONS)
+
+
+def version_of(connection: sqlite3.Connection) -> int:
+  """The version of an open file; 0 where it has no tables yet."""
+  return int(connection.execute('PRAGMA user_version').fetchone()[0])
+
+
+def statements(script: str) -> list[str]:
+  """The statements of a migration, none of which holds a `;` of its own."""
+  return [part.strip() for part in script.split(';') if part.strip()]
+
+
+def migrate(connection: sqlite3.Connection) -> None:
+  """Brings an open file to `VERSION`, inside the caller's transaction."""
+  for version in range(version_of(connection), VERSION):
+    # Not executescript(), which commits what came before.
+    for statement in statements(MIGRATIONS[version]):
+      connection.execute(statement)
+    connection.execute(f'PRAGMA user_version = {version + 1}')
+  connection.execute(f'PRAGMA application_id = {APPLICATION_ID}')

@@ -1,0 +1,241 @@
+"""Tables of human and metric scores, read fast: the Billboards' layout.
+
+A row is one generator's output for one example; columns are ids, a human rating
+and metrics. Tables of millions of rows are read by chunk. Not here: what a
+board keeps of a table (`layouts`).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import gzip
+import os
+from collections.abc import Iterator, Sequence
+from typing import IO, Any
+
+import numpy as np
+import pandas as pd
+
+from t5score_jax.data import files
+from t5score_jax.data.files import RecordError
+
+#: What the columns of ids may be called, in order of preference.
+SYSTEM_COLUMNS = ('system', 'generator', 'SYS', 'model')
+SEGMENT_COLUMNS = ('seg_id', 'segment', 'id', 'SID')
+#: Columns of the original tables that say nothing that the others don't.
+IGNORED = ('set_id', 'lp', 'line')
+# Rows that are parsed at a time.
+_CHUNK = 100_000
+_MISSING = ('', 'nan', 'NaN', 'NA')
+
+
+@dataclasses.dataclass(frozen=True)
+class ScoreTable:
+  """Scores of I systems' outputs for K examples.
+
+  Attributes:
+    systems: The I systems, as they first occur.
+    ids: The K examples' ids, as they first occur.
+    columns: Name -> float64 [I, K]; NaN where a cell is empty or a row is
+      missing.
+  """
+
+  systems: list[str]
+  ids: list[str]
+  columns: dict[str, np.ndarray]
+
+
+def read(
+  path: str | os.PathLike[str],
+  system: str | None = None,
+  segment: str | None = None,
+  ignore: Sequence[str] = IGNORED,
+) -> ScoreTable:
+  """Reads a tab-separated table with a header, gzipped or not.
+
+  Args:
+    path: The file.
+    system: The column of systems; None looks for one of `SYSTEM_COLUMNS`.
+    segment: The column of examples; None looks for one of `SEGMENT_COLUMNS`.
+    ignore: Columns to leave out.
+
+  Returns:
+    The table. All columns that are not ids or left out must be numbers.
+
+  Raises:
+    RecordError: A column is missing or not numbers, a row has another width or
+      occurs twice; the message names the line.
+    OSError: The file can't be read.
+  """
+  path = os.fspath(path)
+  header = _header(path)
+  system = _pick(header, system, SYSTEM_COLUMNS, 'systems', path)
+  segment = _pick(header, segment, SEGMENT_COLUMNS, 'examples', path)
+  names = [c for c in header if c not in (system, segment, *ignore)]
+  if not names:
+    raise RecordError('no columns of scores', path=path, line=1)
+  systems: dict[str, int] = {}
+  ids: dict[str, int] = {}
+  places: list[np.ndarray] = []
+  values: list[np.ndarray] = []
+  try:
+    for chunk in _chunks(path, header, [system, segment], names):
+      places.append(
+        np.stack([_codes(chunk[system], systems), _codes(chunk[segment], ids)])
+      )
+      values.append(chunk[names].to_numpy(dtype=np.float64))
+  except (ValueError, UnicodeError, EOFError) as error:
+    _explain(path, header, names)
+    raise RecordError(f'not a table of scores: {error}', path=path) from error
+  if not places:
+    raise RecordError('no rows below the header', path=path)
+  return _assemble(path, systems, ids, names, np.hstack(places), values)
+
+
+def _header(path: str) -> list[str]:
+  with files.open_text(path) as lines:
+    first = next(lines, None)
+  if first is None:
+    raise RecordError('the file is empty', path=path)
+  header = first.split('\t')
+  for name in header:
+    if header.count(name) > 1 or not name:
+      raise RecordError(
+        f'the column {name!r} occurs {header.count(name)} times; give every'
+        ' column a name of its own',
+        path=path,
+        line=1,
+      )
+  return header
+
+
+def _pick(
+  header: Sequence[str],
+  wanted: str | None,
+  usual: Sequence[str],
+  what: str,
+  path: str,
+) -> str:
+  found = [name for name in ([wanted] if wanted else usual) if name in header]
+  if not found:
+    raise RecordError(
+      f'no column of {what}'
+      + (f' {wanted!r}' if wanted else f' ({", ".join(usual)})')
+      + f' in the header: {", ".join(header)}',
+      path=path,
+      line=1,
+    )
+  return found[0]
+
+
+@contextlib.contextmanager
+def _opened(path: str) -> Iterator[IO[Any]]:
+  """Bytes, unpacked where they begin as gzip does."""
+  with contextlib.ExitStack() as stack:
+    stream: Any = stack.enter_context(open(path, 'rb'))
+    if stream.peek(2)[:2] == b'\x1f\x8b':
+      stream = stack.enter_context(gzip.GzipFile(fileobj=stream))
+    yield stream
+
+
+def _chunks(
+  path: str, header: list[str], ids: list[str], names: list[str]
+) -> Iterator[pd.DataFrame]:
+  types: dict[str, Any] = {name: np.float64 for name in names}
+  types.update({name: str for name in ids})
+  # Every digit counts: a board written out reads back the same. From pandas 3
+  # on that is so without asking, and asking is deprecated.
+  exact: dict[str, Any] = {'float_precision': 'round_trip'}
+  if int(pd.__version__.partition('.')[0]) >= 3:
+    exact = {}
+  with _opened(path) as stream:
+    yield from pd.read_csv(
+      stream,
+      sep='\t',
+      header=0,
+      names=header,
+      usecols=[*ids, *names],
+      dtype=types,
+      quoting=3,
+      keep_default_na=False,
+      na_values={name: list(_MISSING) for name in names},
+      **exact,
+      chunksize=_CHUNK,
+      encoding='utf-8',
+      index_col=False,
+      on_bad_lines='error',
+      skip_blank_lines=False,
+    )
+
+
+def _codes(column: pd.Series, known: dict[str, int]) -> np.ndarray:
+  """The places of names, new ones put at the end."""
+  codes, names = pd.factorize(column)
+  order = [known.setdefault(str(name), len(known)) for name in names]
+  return np.asarray(order, dtype=np.int64)[codes]
+
+
+def _assemble(
+  path: str,
+  systems: dict[str, int],
+  ids: dict[str, int],
+  names: list[str],
+  places: np.ndarray,
+  values: list[np.ndarray],
+) -> ScoreTable:
+  """Rows in any order -> columns [I, K]."""
+  flat = places[0] * len(ids) + places[1]
+  counts = np.bincount(flat, minlength=len(systems) * len(ids))
+  if counts.max() > 1:
+    twice = np.flatnonzero(counts > 1)[0]
+    lines = np.flatnonzero(flat == twice) + 2
+    raise RecordError(
+      f'system {list(systems)[twice // len(ids)]!r} and example'
+      f' {list(ids)[twice % len(ids)]!r} stand in line {lines[0]} already',
+      path=path,
+      line=int(lines[1]),
+    )
+  columns = {}
+  for n, name in enumerate(names):
+    column = np.full(len(systems) * len(ids), np.nan)
+    start = 0
+    for block in values:
+      column[flat[start : start + len(block)]] = block[:, n]
+      start += len(block)
+    bad = np.flatnonzero(np.isinf(column[flat]))
+    if bad.size:
+      raise RecordError(
+        'an infinity; leave the cell empty where there is no score',
+        path=path,
+        line=int(bad[0]) + 2,
+        field=name,
+      )
+    columns[name] = column.reshape(len(systems), len(ids))
+  return ScoreTable(list(systems), list(ids), columns)
+
+
+def _explain(path: str, header: list[str], names: list[str]) -> None:
+  """Reads a table that is not one again, slowly, to name the line."""
+  with files.open_text(path) as lines:
+    next(lines)
+    for number, line in enumerate(lines, 2):
+      cells = line.split('\t')
+      if len(cells) != len(header):
+        raise RecordError(
+          f'{len(cells)} fields where the header has {len(header)}',
+          path=path,
+          line=number,
+        )
+      for name, cell in zip(header, cells, strict=True):
+        if name in names and cell not in _MISSING:
+          try:
+            float(cell)
+          except ValueError:
+            raise RecordError(
+              f'{cell[:40]!r} is not a number; leave out a column that holds'
+              ' none with --ignore',
+              path=path,
+              line=number,
+              field=name,
+            ) from None
