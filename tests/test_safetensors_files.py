@@ -109,6 +109,24 @@ def test_a_transposed_array_is_written_a_block_at_a_time(tmp_path, monkeypatch):
   np.testing.assert_array_equal(found['x'], array.T)
 
 
+def test_columns_are_written_by_way_of_a_file(tmp_path, monkeypatch):
+  monkeypatch.setattr(files, 'BLOCK_BYTES', 1 << 14)
+  monkeypatch.setattr(files, '_SMALL_RUN', 64)
+  array = np.arange(400 * 1300, dtype=np.float32).reshape(400, 1300)
+  columns = LazyArray(array.shape, array.dtype, lambda i: array[i], (400, 1))
+  written = []
+  write = files._write
+  monkeypatch.setattr(
+    files, '_write', lambda d, b, o: (written.append(len(b)), write(d, b, o))
+  )
+  files.write_folder(tmp_path, {'x': columns}, _BIG)
+  assert [p.name for p in tmp_path.iterdir()] == ['model.safetensors']
+  found = safetensors.numpy.load_file(tmp_path / 'model.safetensors')
+  np.testing.assert_array_equal(found['x'], array)
+  # Ten columns at a time would be 52,000 writes of 40 bytes.
+  assert len(written) < 10_000
+
+
 def _cut(path):
   path.write_bytes(path.read_bytes()[:-3])
 

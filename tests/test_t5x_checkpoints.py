@@ -64,8 +64,16 @@ def _assert_same(source, params):
     np.testing.assert_array_equal(found, array, name)
 
 
-@pytest.mark.parametrize('layout', _WRITERS)
-@pytest.mark.parametrize('config', [_CONFIG, _SCANNED, _TIED, _PER_LAYER])
+@pytest.mark.parametrize(
+  ('config', 'layout'),
+  [
+    *((_CONFIG, layout) for layout in _WRITERS),
+    (_SCANNED, 'legacy'),
+    (_SCANNED, 'orbax'),
+    (_TIED, 'legacy'),
+    (_PER_LAYER, 'orbax'),
+  ],
+)
 def test_what_is_written_is_read(made, config, layout, tmp_path):
   checkpoint = _WRITERS[layout](tmp_path, made[config])
   for path in (tmp_path, checkpoint):

@@ -247,7 +247,7 @@ def _crossing(source: Source) -> list[str]:
   return [
     name
     for name, array in source.weights.items()
-    if name.startswith(('encoder/encoder/', 'decoder/decoder/'))
+    if layouts.is_scanned([name])
     and array.block[1] > 1
     and array.nbytes > BLOCK_BYTES
   ]

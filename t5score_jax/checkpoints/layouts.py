@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 import numpy as np
 
@@ -182,9 +182,11 @@ def _share_biases(config: T5Config, weights: dict[str, LazyArray]) -> bool:
   return True
 
 
-def is_scanned(shapes: Mapping[str, Shape]) -> bool:
-  """Whether parameters of these names are those of scanned layers."""
-  return any(name.startswith('encoder/encoder/') for name in shapes)
+def is_scanned(names: Iterable[str]) -> bool:
+  """Whether any parameter of these names is one of scanned layers."""
+  return any(
+    name.startswith(('encoder/encoder/', 'decoder/decoder/')) for name in names
+  )
 
 
 def infer_config(

@@ -119,13 +119,13 @@ def write(
     source: The model, of scanned layers or not.
     folder: An existing empty folder.
     dtype: Of the stored weights, a key of `weights.DTYPES`.
-    max_shard_bytes: Orbax has no shards: the size of a chunk, where that is
-      smaller than a block.
+    max_shard_bytes: Unused: Orbax chooses the size of its files.
 
   Raises:
     CheckpointError: The source can't be read, or has no vocabulary.
     OSError: The folder can't be written.
   """
+  del max_shard_bytes
   bundle.write_description(
     folder, source.config, source.need_vocabulary(), source.settings
   )
@@ -138,7 +138,7 @@ def write(
   stores.write_state(
     checkpoint / selection.STATE,
     arrays,
-    min(max_shard_bytes, stores.BLOCK_BYTES),
+    apart={n: 1 for n in arrays if layouts.is_scanned([n.partition('/')[2]])},
   )
   _write_numbers(checkpoint / selection.NUMBERS, {})
   stores.write_checkpoint_metadata(checkpoint, _HANDLERS)

@@ -17,6 +17,7 @@ import itertools
 import json
 import math
 import os
+import tempfile
 import weakref
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -152,7 +153,12 @@ def _lazy(file: _File, start: int, entry: Mapping[str, Any]) -> LazyArray:
   def fetch(index: Index) -> np.ndarray:
     return _read(file, start + first, shape, dtype, index)
 
-  block = (*(1 for _ in shape[1:]), *shape[-1:])
+  # Whole rows, or parts of a row that are long enough to be read alone.
+  row = max(1, 4 * _SMALL_RUN // dtype.itemsize)
+  block = tuple(
+    min(size, row if axis == len(shape) - 1 else 1)
+    for axis, size in enumerate(shape)
+  )
   return LazyArray(shape, dtype, fetch, block)
 
 
@@ -299,10 +305,42 @@ def _write_all(
     start = 8 + len(text)
     _write(descriptor, memoryview(len(text).to_bytes(8, 'little') + text), 0)
     for name, array in arrays.items():
-      _write_array(descriptor, start + header[name]['data_offsets'][0], array)
+      offset = start + header[name]['data_offsets'][0]
+      if _is_short(array) and not _is_short(array.transposed()):
+        _write_turned(descriptor, offset, array, path)
+      else:
+        _write_array(descriptor, offset, array)
     os.fsync(descriptor)
   finally:
     os.close(descriptor)
+
+
+def _is_short(array: LazyArray) -> bool:
+  """Whether an array would be written in many short pieces."""
+  block = array.block_shape(BLOCK_BYTES)
+  index = tuple(slice(0, size) for size in block)
+  count = math.prod(block[_contiguous(array.shape, index) :])
+  return (
+    len(array.shape) == 2
+    and array.size > 0
+    and block != array.shape
+    and count * array.dtype.itemsize < _SMALL_RUN
+  )
+
+
+def _write_turned(
+  descriptor: int, offset: int, array: LazyArray, path: Path
+) -> None:
+  """Writes an array that can only be read by columns.
+
+  By way of a file, in which the columns are rows: millions of short writes
+  take longer than writing everything twice.
+  """
+  with tempfile.TemporaryDirectory(prefix='.turned.', dir=path.parent) as spool:
+    turned = Path(spool) / 'turned.safetensors'
+    write_file(turned, {'columns': array.transposed()})
+    columns = open_file(turned)['columns']
+    _write_array(descriptor, offset, columns.transposed())
 
 
 def _write_array(descriptor: int, offset: int, array: LazyArray) -> None:

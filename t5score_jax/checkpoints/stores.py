@@ -24,6 +24,7 @@ from t5score_jax.checkpoints.weights import (
   Index,
   LazyArray,
   Shape,
+  grid,
 )
 
 _MANIFEST = 'manifest.ocdbt'
@@ -162,25 +163,31 @@ def _unreadable(place: str, error: BaseException) -> CheckpointError:
 
 
 def _brief(error: BaseException) -> str:
-  """TensorStore's message without its own places in source code."""
+  """What TensorStore says was wrong, without where in its own code."""
+  if found := re.search(r": ([^:\[]+) \[os_error_code='\d+'", str(error)):
+    return found[1]
   text = re.sub(r'\s*\[(source locations|tensorstore_spec)=.*', '', str(error))
   return ' '.join(text.split())[:300]
 
 
 def write_state(
-  folder: Path, arrays: Mapping[str, LazyArray], block_bytes: int = BLOCK_BYTES
+  folder: Path,
+  arrays: Mapping[str, LazyArray],
+  block_bytes: int = BLOCK_BYTES,
+  apart: Mapping[str, int] | None = None,
 ) -> None:
   """Writes an Orbax `state` folder, which Orbax restores as a nested dict.
 
-  Chunks have the shape in which an array is read, so that each is written
-  once, and at most `block_bytes`, so that any number of devices reads what it
-  needs. Memory: two blocks and their compressed copies, where a block is
-  `block_bytes` or what the source can only read in one piece.
+  Chunks are at most `block_bytes`, so that any number of devices reads what it
+  needs, and each is written once. Memory: two blocks and their compressed
+  copies, where a block is `block_bytes` or what the source can only read in one
+  piece.
 
   Args:
     folder: A new folder.
     arrays: By '/'-joined name; of the dtypes they are stored in.
     block_bytes: Size of a chunk.
+    apart: An axis by name, of which a chunk holds one place: that of layers.
 
   Raises:
     OSError: The disk is full, or the folder can't be written.
@@ -189,8 +196,8 @@ def write_state(
   tree: dict[str, Any] = {}
   described = []
   for name, array in arrays.items():
-    chunks = _chunks(array, block_bytes)
-    _write_array(folder, name.replace('/', '.'), array, chunks, block_bytes)
+    chunks = _chunks(array, block_bytes, (apart or {}).get(name))
+    _write_array(folder, name.replace('/', '.'), array, chunks)
     keys = name.split('/')
     tree[str(tuple(keys))] = {
       'key_metadata': [{'key': key, 'key_type': 2} for key in keys],
@@ -246,24 +253,44 @@ def _write_json(path: Path, value: Any) -> None:
   path.write_text(json.dumps(value), encoding='utf-8')
 
 
-def _chunks(array: LazyArray, block_bytes: int) -> Shape:
-  """The blocks' shape, divided evenly where a block is too large."""
-  chunks = [max(1, size) for size in array.block_shape(block_bytes)]
-  for axis, size in enumerate(chunks):
+def _chunks(array: LazyArray, limit: int, apart: int | None) -> Shape:
+  """Chooses the shape of chunks.
+
+  About equal in all axes, so that reading rows costs no more than reading
+  columns; multiples of the blocks in which the array can be read, or even parts
+  of such a block where that is larger than `limit` bytes.
+  """
+  chunks = [
+    max(1, min(part, size))
+    for part, size in zip(array.block, array.shape, strict=True)
+  ]
+  nbytes = math.prod(chunks) * array.dtype.itemsize
+  if nbytes > limit:
+    for axis, size in enumerate(chunks):
+      pieces = min(-(-nbytes // limit), size)
+      chunks[axis] = next(
+        size // n for n in range(pieces, size + 1) if size % n == 0
+      )
+      nbytes = nbytes // size * chunks[axis]
+    return tuple(chunks)
+  while True:
+    axes = [
+      axis
+      for axis, size in enumerate(array.shape)
+      if chunks[axis] < size and axis != apart
+    ]
+    if not axes or 2 * nbytes > limit:
+      return tuple(chunks)
+    axis = min(axes, key=lambda a: chunks[a])
+    chunks[axis] = min(2 * chunks[axis], array.shape[axis])
     nbytes = math.prod(chunks) * array.dtype.itemsize
-    if nbytes <= block_bytes:
-      break
-    pieces = -(-nbytes // block_bytes)
-    chunks[axis] = next(
-      size // n for n in range(min(pieces, size), size + 1) if size % n == 0
-    )
-  return tuple(chunks)
 
 
 def _write_array(
-  folder: Path, name: str, array: LazyArray, chunks: Shape, block_bytes: int
+  folder: Path, name: str, array: LazyArray, chunks: Shape
 ) -> None:
-  """Writes one array, a block at a time."""
+  """Writes one array: chunk by chunk, or several that are read together."""
+  together = tuple(map(max, chunks, array.block))
   specification = {
     'driver': 'zarr',
     'kvstore': {
@@ -283,7 +310,7 @@ def _write_array(
   written = None
   try:
     store = ts.open(specification, create=True).result()
-    for index in array.blocks(block_bytes):
+    for index in grid(array.shape, together):
       values = array.read(index)
       if written is not None:
         written.result()
@@ -294,4 +321,4 @@ def _write_array(
   except CheckpointError:
     raise
   except ERRORS as error:
-    raise OSError(f'{folder}: {_brief(error)}') from error
+    raise OSError(f'{folder}: cannot be written ({_brief(error)})') from error

@@ -147,7 +147,7 @@ class LazyArray:
     return dataclasses.replace(
       self,
       dtype=dtype,
-      fetch=lambda index: np.asarray(self.fetch(index), dtype),
+      fetch=lambda index: np.asarray(self.fetch(index)).astype(dtype),
     )
 
   def transposed(self, axes: Sequence[int] | None = None) -> LazyArray:
@@ -185,7 +185,8 @@ class LazyArray:
       span = slice(rows.start * inner, rows.stop * inner)
       found = self.fetch((*index[:axis], span, *index[axis + 2 :]))
       shape = found.shape
-      found = found.reshape(*shape[:axis], -1, inner, *shape[axis + 1 :])
+      rest = (rows.stop - rows.start, inner, *shape[axis + 1 :])
+      found = found.reshape(*shape[:axis], *rest)
       return found[(slice(None),) * (axis + 1) + (columns,)]
 
     def split(shape: Shape, rows: int) -> Shape:
@@ -208,7 +209,8 @@ class LazyArray:
       span = (slice(first, last), slice(0, inner))
       found = self.fetch((*index[:axis], *span, *index[axis + 1 :]))
       shape = found.shape
-      found = found.reshape(*shape[:axis], -1, *shape[axis + 2 :])
+      rest = (shape[axis] * inner, *shape[axis + 2 :])
+      found = found.reshape(*shape[:axis], *rest)
       skip = first * inner
       part = slice(rows.start - skip, rows.stop - skip)
       return found[(slice(None),) * axis + (part,)]
