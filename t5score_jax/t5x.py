@@ -284,9 +284,17 @@ def library_config(config: Any) -> t5.T5Config:
   Raises:
     ValueError: A network that this library does not have.
   """
-  scan_axis = getattr(config, 'param_scan_axis', 1)
-  if scan_axis != 1:
-    raise ValueError(f'param_scan_axis={scan_axis}: only 1 is known here')
+  scanned = getattr(config, 'scan_layers', None)
+  if scanned is False:
+    raise ValueError(
+      'scan_layers=False of scalable T5 keeps the heads of a kernel apart, '
+      'which this library does in scanned layers only; use '
+      't5x.examples.t5.network'
+    )
+  if getattr(config, 'param_scan_axis', 1) != 1:
+    raise ValueError(
+      f'param_scan_axis={config.param_scan_axis}: layers are stacked on axis 1'
+    )
   same = (
     'vocab_size emb_dim num_heads head_dim mlp_dim num_encoder_layers'
     ' num_decoder_layers mlp_activations logits_via_embedding dropout_rate'
@@ -297,12 +305,9 @@ def library_config(config: Any) -> t5.T5Config:
     raise ValueError(
       f'library_network: the module is no T5 network of T5X ({error})'
     ) from None
-  scanned = getattr(config, 'scan_layers', False)
   return t5.T5Config(
     **settings,
     dtype=jnp.dtype(config.dtype).name,
     remat=getattr(config, 'remat_policy', 'none'),
-    scan_layers=scanned,
-    # Scalable T5 has a bias in every layer, scanned or not.
-    relative_attention_per_layer=hasattr(config, 'scan_layers'),
+    scan_layers=bool(scanned),
   )

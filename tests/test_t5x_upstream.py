@@ -124,7 +124,7 @@ _WAYS = {
     {'LIBRARY_NETWORK': True},
     'partitioning.PjitPartitioner:\n'
     '  num_partitions = None\n'
-    '  model_parallel_submesh = (2, 1, 1, 1)\n',
+    '  model_parallel_submesh = (1, 2, 1, 1)\n',
     4,
   ),
 }
