@@ -1,8 +1,8 @@
 """Many processes as one program: start together, talk, and end together.
 
-A verb that may run on several hosts calls `add_arguments`, `settings`, `start`
-before anything touches a device, and `stop` at its end. In between processes
-tell each other small things by the functions here. JAX is imported when it is
+A verb that may run on several hosts declares `add_arguments` and runs by
+`together`, before anything touches a device. In between processes tell each
+other small things by the functions here. JAX is imported when it is
 needed, so that help stays fast. Not here: when a training run stops
 (`training/stopping.py`), and how a batch is divided (`training/shares.py`).
 """
@@ -15,8 +15,9 @@ import inspect
 import json
 import os
 import sys
+import traceback
 import zlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any, NoReturn
 
 import numpy as np
@@ -181,6 +182,48 @@ def settings(
   )
 
 
+def together(
+  verb: str,
+  args: argparse.Namespace,
+  body: Callable[[], int],
+  agreed: Collection[int] = (0,),
+) -> int:
+  """Runs a verb in this process as one of many, if the flags say so.
+
+  Args:
+    verb: For messages.
+    args: With the flags of `add_arguments`.
+    body: The verb; returns its exit code.
+    agreed: Exit codes with which all processes end alike and wait for one
+      another. With any other this process ends at once, see `stop`.
+
+  Returns:
+    The exit code: 2 for wrong flags, 1 where the processes did not meet.
+  """
+  try:
+    chosen = settings(args)
+  except ProcessError as error:
+    print(f't5score {verb}: {error}', file=sys.stderr)
+    return 2
+  try:
+    start(chosen)
+  except ProcessError as error:
+    print(f't5score {verb}: {error}', file=sys.stderr)
+    return 1
+  try:
+    code = body()
+  except BaseException as error:
+    if count() == 1:
+      raise
+    words = explain_loss(error)
+    if words:
+      print(f't5score {verb}: {words}', file=sys.stderr)
+    else:
+      traceback.print_exc()
+    leave(130 if isinstance(error, KeyboardInterrupt) else 1)
+  return stop(code, agreed=code in agreed)
+
+
 def start(chosen: Settings | None) -> None:
   """Joins the other processes; call it before anything touches a device.
 
@@ -284,11 +327,7 @@ def count() -> int:
 
 def index() -> int:
   """Of this process, from 0."""
-  if 'jax' not in sys.modules:
-    return 0
-  import jax
-
-  return jax.process_index()
+  return 0 if count() == 1 else sys.modules['jax'].process_index()
 
 
 def is_first() -> bool:
@@ -402,22 +441,20 @@ def local_copy(tree: PyTree) -> PyTree:
   return jax.tree.map(one, tree)
 
 
-def agree(value: int, what: str) -> None:
-  """Checks that all processes pass the same number.
+def agree(value: int | str, what: str) -> None:
+  """Checks that all processes pass the same number, or text.
 
   Raises:
-    ProcessError: They don't; the message gives the numbers by process.
+    ProcessError: They don't; the message gives the numbers (checksums of
+      texts) by process.
   """
   if count() == 1:
     return
+  if isinstance(value, str):
+    value = zlib.crc32(value.encode('utf-8'))
   told = all_rows(np.asarray([value], np.int64), count())
   if len(set(told.tolist())) > 1:
     raise ProcessError(f'processes differ in {what}: {told.tolist()}')
-
-
-def fingerprint(text: str) -> int:
-  """A number by which processes compare texts."""
-  return zlib.crc32(text.encode('utf-8'))
 
 
 def explain_loss(

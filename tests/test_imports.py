@@ -49,7 +49,8 @@ LEVELS: dict[int, list[str]] = {
   2: [
     'nn.copy_init',
     'models',
-    'training.inputs training.feeding training.bucketing training.reports',
+    'training.inputs training.feeding training.bucketing training.reports'
+    ' training.stopping',
     'checkpoints.weights checkpoints.layouts checkpoints.formats'
     ' checkpoints.folders checkpoints.selection checkpoints.safetensors_files'
     ' checkpoints.stores checkpoints.bundle checkpoints.t5x checkpoints.orbax'
@@ -68,7 +69,7 @@ LEVELS: dict[int, list[str]] = {
   ],
   4: [
     't5x',
-    'training.loop',
+    'training.arguments training.loop',
     'metrics._sacrebleu metrics.t5score metrics.bleu metrics.chrf metrics.ter'
     ' metrics.rouge metrics._token_states metrics.bertscore'
     ' metrics.moverscore',

@@ -15,9 +15,14 @@ import traceback
 from pathlib import Path
 from typing import Any
 
+from t5score_jax import processes
+
 SUMMARY = 'train a model from gin configuration files'
 
 _BINDING = '--gin.NAME'
+# Exit codes of runs that were told to stop: Ctrl-C as a shell gives it, SIGTERM
+# as EX_TEMPFAIL of sysexits.h, 'try again'.
+_STOPPED = {'interrupted': 130, 'preempted': 75}
 # What gin and the modules that it imports raise at a wrong configuration.
 _WRONG = (
   OSError,
@@ -59,6 +64,7 @@ optimization:
   MICROBATCHES              parts in which a batch is differentiated (1)
   EMA_DECAY                 moving average of the weights (None)
   NUM_PARTITIONS            devices that share one copy of the model (1)
+  FULLY_SHARDED             whether no device holds a whole copy (False)
 evaluation:
   EVALUATORS, SELECTION     what is measured while training, and by which
                             number the best checkpoint is told
@@ -76,8 +82,13 @@ examples:
       --gin.VOCABULARY="'/data/mt5.model'" \\
       --gin.ARRAYS="'/data/paracotta'" --gin_file=runs/arrays.gin
 
-exit code: 0 finished or dry run; 1 the run failed; 2 the configuration is
-wrong; 130 interrupted (a checkpoint was saved)
+many processes, each with its index (scripts/launch_hosts.sh does this):
+  t5score train ... --coordinator_address=10.0.0.1:8476 \\
+      --process_count=2 --process_index=0
+
+exit code: 0 finished or dry run; 1 the run failed, or another process did; 2
+the configuration is wrong; 75 SIGTERM, 130 Ctrl-C to any of the processes: a
+checkpoint was saved, and the same command goes on from it
 """
 
 
@@ -90,6 +101,25 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
   parser.description = _DESCRIPTION
   parser.epilog = _EPILOG
   parser.formatter_class = argparse.RawDescriptionHelpFormatter
+  add_gin_arguments(parser)
+  parser.add_argument(
+    '--run_mode',
+    default='train',
+    choices=['train'],
+    help="for T5X's habits; scoring is `t5score score`",
+  )
+  parser.add_argument(
+    '--dry_run',
+    action='store_true',
+    help='build everything, print parameters, shapes and shardings, and train '
+    'nothing',
+  )
+  parser.add_argument('--quiet', action='store_true', help='print errors only')
+  processes.add_arguments(parser)
+
+
+def add_gin_arguments(parser: argparse.ArgumentParser) -> None:
+  """Declares the flags that say what to train, which other verbs take too."""
   parser.add_argument(
     '--gin_file',
     action='append',
@@ -113,19 +143,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     metavar='DIR,...',
     help='folders in which gin files are looked for first',
   )
-  parser.add_argument(
-    '--run_mode',
-    default='train',
-    choices=['train'],
-    help="for T5X's habits; scoring is `t5score score`",
-  )
-  parser.add_argument(
-    '--dry_run',
-    action='store_true',
-    help='build everything, print parameters, shapes and shardings, and train '
-    'nothing',
-  )
-  parser.add_argument('--quiet', action='store_true', help='print errors only')
   # argparse knows no options with a free part: --gin.A=1 becomes
   # --gin.NAME=A=1 before it looks.
   parse = parser.parse_known_args
@@ -139,6 +156,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
   """Parses the configuration and trains; returns the exit code."""
+  return processes.together(
+    'train', args, lambda: _run(args), agreed=(0, *_STOPPED.values())
+  )
+
+
+def _run(args: argparse.Namespace) -> int:
   import gin
 
   from t5score_jax.training import loop
@@ -157,7 +180,7 @@ def run(args: argparse.Namespace) -> int:
       raise
     print(f't5score train: {message}', file=sys.stderr)
     return code
-  return 130 if outcome.reason == 'interrupted' else 0
+  return _STOPPED.get(outcome.reason, 0)
 
 
 def configure(
@@ -272,12 +295,18 @@ def _in_one_line(text: str) -> str:
 
 def _explain(error: Exception, loop: Any) -> tuple[int, str]:
   """Exit code and words for an error of the user's; '' for one of ours."""
+  if lost := processes.explain_loss(error):
+    return 1, lost
+  if isinstance(error, loop.arguments.ArgumentError):
+    return 2, _in_one_line(str(error))
   told = (
+    processes.ProcessError,
     loop.TrainingError,
     loop.native.CheckpointError,
     loop.inputs.DatasetError,
     loop.optimizers.OptimizerError,
     loop.partitioning.MeshError,
+    loop.partitioning.shares.ShareError,
     loop.native.bundles.BundleError,
     loop.records.RecordError,
     OSError,

@@ -1,8 +1,10 @@
 """Numbers on held-out data during training, injected by gin.
 
 An evaluator has a `name` and `evaluate(params)`, which returns floats; the
-trunk calls it and selects checkpoints by one of them. Not here: full
-meta-evaluation with significance tests (`evaluation/`).
+trunk calls it and selects checkpoints by one of them. With many processes all
+call it, with arrays that lie over all devices (`processes.local_copy`); the
+evaluators here divide the work. Not here: full meta-evaluation with
+significance tests (`evaluation/`).
 """
 
 from __future__ import annotations
@@ -14,13 +16,14 @@ from typing import Any
 
 import jax
 import numpy as np
+from jax.sharding import NamedSharding, PartitionSpec
 
-from t5score_jax import scoring
+from t5score_jax import processes, scoring
 from t5score_jax.checkpoints import bundle
 from t5score_jax.data import judgments, records, vocab
 from t5score_jax.evaluation import correlation, darr
 from t5score_jax.nn import t5
-from t5score_jax.training import inputs
+from t5score_jax.training import inputs, shares
 from t5score_jax.training import state as states
 
 PyTree = Any
@@ -67,6 +70,7 @@ class JudgmentEvaluator:
     batch_tokens: int | None = None,
     dtype: str = 'float32',
     lowercase: bool = False,
+    num_partitions: int = 1,
   ):
     """Reads the segments.
 
@@ -84,6 +88,8 @@ class JudgmentEvaluator:
       batch_tokens: Tokens a batch on one device; see `scoring.Scorer`.
       dtype: Arithmetic, 'float32' or 'bfloat16'.
       lowercase: Whether texts are lower-cased first.
+      num_partitions: Devices of one process that share a copy of the weights,
+        for models that don't fit one.
 
     Raises:
       EvaluatorError: No segment has the rating and the texts.
@@ -124,16 +130,21 @@ class JudgmentEvaluator:
       'max_length': max_length,
       'batch_tokens': batch_tokens,
       'dtype': dtype,
+      'num_partitions': num_partitions,
     }
     self._scorer: scoring.Scorer | None = None
 
   def scores(self, params: PyTree) -> np.ndarray:
     """Scores of the rated segments, float [N], mean over the directions."""
+    params = processes.local_copy(params)
     if self._scorer is None:
       model = bundle.Bundle(self._config, params, self._vocabulary)
       self._scorer = scoring.Scorer(model, **self._options)
     self._scorer.use_params(params)
-    values = self._scorer.scores(self._pairs)
+    # Each process scores some of the pairs.
+    own = [self._pairs[row] for row in processes.own_rows(len(self._pairs))]
+    values = self._scorer.scores(own) if own else np.zeros(0, np.float32)
+    values = processes.all_rows(values, len(self._pairs))
     return values.reshape(len(self._directions), -1).mean(axis=0)
 
   def evaluate(self, params: PyTree) -> dict[str, float]:
@@ -193,13 +204,25 @@ class HeldOutLoss:
     """Returns means over all batches: 'loss' and the model's metrics."""
     sums: dict[str, np.ndarray] = {}
     batches = itertools.islice(self._dataset.batches(0), self._num_batches)
-    for totals in [self._totals(params, batch) for batch in batches]:
+    placed = (_beside(params, batch) for batch in batches)
+    for totals in [self._totals(params, batch) for batch in placed]:
       for key, pair in jax.device_get(totals).items():
         sums[key] = sums.get(key, 0.0) + np.asarray(pair, np.float64)
     return {
       key: float(total / weight) if weight else 0.0
       for key, (total, weight) in sums.items()
     }
+
+
+def _beside(
+  params: PyTree, batch: inputs.Batch
+) -> Mapping[str, jax.Array | np.ndarray]:
+  """Splits a batch over the devices on which the parameters lie."""
+  place = getattr(jax.tree.leaves(params)[0], 'sharding', None)
+  if not isinstance(place, NamedSharding):
+    return batch
+  axis = 'data' if 'data' in place.mesh.axis_names else None
+  return shares.spread(batch, NamedSharding(place.mesh, PartitionSpec(axis)))
 
 
 def _text(

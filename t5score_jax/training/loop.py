@@ -23,6 +23,7 @@ from t5score_jax import processes
 from t5score_jax.checkpoints import native
 from t5score_jax.data import records
 from t5score_jax.training import (
+  arguments,
   feeding,
   inputs,
   optimizers,
@@ -144,12 +145,14 @@ def train(
     How it ended.
 
   Raises:
+    ArgumentError: An argument is not what it should be.
     TrainingError: A loss that is not finite, or arguments that do not fit.
     CheckpointError: MODEL_DIR or the initial checkpoint is of another model.
     DatasetError: Data that are missing or do not fit.
     ProcessError: Processes that differ in what they train, or do not see the
       same MODEL_DIR.
   """
+  arguments.check(locals())
   plan = states.plan(model, optimizer, partitioner, ema_decay)
   text = describe(plan, partitioner, dataset, microbatches)
   if dry_run:
@@ -351,10 +354,8 @@ def _check_finite(step: int, loss: float) -> None:
 
 def _check_alike(*what: Any) -> None:
   """What processes must have in common, or they would wait for ever."""
-  text = '\n'.join(map(str, what))
   processes.agree(
-    processes.fingerprint(text),
-    'model, batch or settings (checksums below): give all the same command',
+    '\n'.join(map(str, what)), 'what they train: give all the same command'
   )
 
 
