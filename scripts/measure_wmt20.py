@@ -41,6 +41,7 @@ from t5score_jax.evaluation import (
   agreement,
   correlation,
   darr,
+  questions,
   scores,
   tables,
   wmt_files,
@@ -144,7 +145,7 @@ def official_systems(
   z = {
     system: value
     for (_, system, _), value in zip(table.rows, table.values['z'], strict=True)
-    if not agreement.is_human(system)
+    if not questions.is_human(system)
   }
   grid = grid.with_systems(list(z))
   if len(grid.systems) < len(z):
@@ -193,15 +194,15 @@ def measure(
     if name == 'wmt17':
       grids = to_grids(segments, values, 'da_z')
       # Z-scores of single outputs: nothing is left out, no system is known.
-      question = agreement.Question(exclude='', resamples=resamples)
+      question = questions.Question(exclude='', resamples=resamples)
       columns.append(column('wmt17', grids, question, 'Avg'))
       continue
-    question = agreement.Question(
+    question = questions.Question(
       statistic='darr', pairs=pairs, resamples=resamples
     )
     (grid,) = to_grids(segments, values, 'da_raw')
     columns.append(column(f'{name} tau', [grid], question, name))
-    question = agreement.Question(resamples=resamples)
+    question = questions.Question(resamples=resamples)
     (rated,) = to_grids(segments, values, 'mqm')
     columns.append(column(f'{name} mqm', [rated], question, name))
     columns.append(Measured(f'{name} sys', official_systems(data, grid)))
@@ -211,7 +212,7 @@ def measure(
 def column(
   title: str,
   grids: list[scores.ScoreGrid],
-  question: agreement.Question,
+  question: questions.Question,
   on: str,
 ) -> Measured:
   """Measures one column whose number stands under `on` in the report."""

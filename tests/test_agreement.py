@@ -10,6 +10,7 @@ from t5score_jax.evaluation import (
   agreement,
   correlation,
   darr,
+  questions,
   scores,
   tables,
   wmt_files,
@@ -47,11 +48,11 @@ def value(report, metric='good', column='zh-en'):
 
 def test_pooled_pearson_and_darr_from_raw_ratings():
   g = grid()
-  report = agreement.measure([g], agreement.Question())
+  report = agreement.measure([g], questions.Question())
   assert value(report) == pytest.approx(
     np.corrcoef(g.human.ravel(), g.metrics['good'].ravel())[0, 1]
   )
-  report = agreement.measure([g], agreement.Question(statistic='darr'))
+  report = agreement.measure([g], questions.Question(statistic='darr'))
   wins = pairs = 0
   for n in range(30):
     for i in range(4):
@@ -66,8 +67,8 @@ def test_pooled_pearson_and_darr_from_raw_ratings():
 def test_human_systems_are_left_out_by_rule_and_said():
   everyone = grid(systems=('A', 'B', 'Human-A.0', 'HUMAN.0', 'refB', 'C'))
   machines = everyone.with_systems(['A', 'B', 'C'])
-  for level in agreement.LEVELS:
-    question = agreement.Question(level=level)
+  for level in questions.LEVELS:
+    question = questions.Question(level=level)
     report = agreement.measure([everyone], question)
     assert value(report) == value(agreement.measure([machines], question))
     assert 'Human-A.0, HUMAN.0, refB' in report.notes[0]
@@ -83,7 +84,7 @@ def test_system_level_means_over_rated_and_over_all_segments():
   human = g.human.copy()
   human[:, 10:] = np.nan
   g = dataclasses.replace(g, human=human)
-  report = agreement.measure([g], agreement.Question(level='system'))
+  report = agreement.measure([g], questions.Question(level='system'))
   assert value(report) == pytest.approx(
     np.corrcoef(human[:, :10].mean(axis=1), g.metrics['good'].mean(axis=1))[
       0, 1
@@ -97,7 +98,7 @@ def test_systems_without_ratings_are_left_out_and_said():
   human = g.human.copy()
   human[2] = np.nan
   report = agreement.measure(
-    [dataclasses.replace(g, human=human)], agreement.Question(level='system')
+    [dataclasses.replace(g, human=human)], questions.Question(level='system')
   )
   assert report.cells['good', 'zh-en'].count == 3
   assert 'no human rating: C' in report.notes[0]
@@ -107,21 +108,21 @@ def test_top_k_keeps_the_systems_people_like_best():
   g = grid()
   means = g.human.mean(axis=1)
   best = [g.systems[i] for i in np.argsort(means)[-2:]]
-  report = agreement.measure([g], agreement.Question(level='system', top_k=2))
+  report = agreement.measure([g], questions.Question(level='system', top_k=2))
   assert value(report) == value(
     agreement.measure(
-      [g.with_systems(best)], agreement.Question(level='system')
+      [g.with_systems(best)], questions.Question(level='system')
     )
   )
   with pytest.raises(ValueError, match='2 or more'):
-    agreement.Question(level='system', top_k=1)
+    questions.Question(level='system', top_k=1)
 
 
-@pytest.mark.parametrize('level', agreement.LEVELS)
+@pytest.mark.parametrize('level', questions.LEVELS)
 def test_missing_scores_stop_unless_the_intersection_is_asked_for(level):
   g = grid()
   g.metrics['poor'][1, 3] = np.nan
-  question = agreement.Question(level=level)
+  question = questions.Question(level=level)
   with pytest.raises(files.RecordError, match=r"'B', 'doc::3' under poor"):
     agreement.measure([g], question)
   report = agreement.measure([g], dataclasses.replace(question, intersect=True))
@@ -145,7 +146,7 @@ def test_unrated_entries_need_no_metric_score_at_the_segment_level():
   human[0, 0] = np.nan
   g.metrics['poor'][0, 0] = np.nan
   report = agreement.measure(
-    [dataclasses.replace(g, human=human)], agreement.Question()
+    [dataclasses.replace(g, human=human)], questions.Question()
   )
   assert not report.notes
   assert report.cells['good', 'zh-en'].count == 4 * 30 - 1
@@ -159,7 +160,7 @@ def test_published_pairs_are_found_by_name():
     ('zh-en', 'doc::7', 'D', 'B'),
     ('cs-en', 'doc::7', 'X', 'Y'),
   ]
-  question = agreement.Question(statistic='darr', pairs=named_pairs(rows))
+  question = questions.Question(statistic='darr', pairs=named_pairs(rows))
   report = agreement.measure([g], question)
   m = g.metrics['good']
   expected = np.sign(
@@ -172,7 +173,7 @@ def test_published_pairs_are_found_by_name():
 def test_published_pairs_without_scores_stop_unless_told_otherwise():
   g = grid()
   rows = [('zh-en', 'doc::0', 'A', 'B'), ('zh-en', 'doc::99', 'D', 'C')]
-  question = agreement.Question(statistic='darr', pairs=named_pairs(rows))
+  question = questions.Question(statistic='darr', pairs=named_pairs(rows))
   with pytest.raises(files.RecordError, match="1 pairs .*'doc::99', 'D'"):
     agreement.measure([g], question)
   report = agreement.measure([g], dataclasses.replace(question, intersect=True))
@@ -185,7 +186,7 @@ def test_published_pairs_without_scores_stop_unless_told_otherwise():
 def test_pairs_of_systems_left_out_on_purpose_are_not_missed():
   g = grid()
   rows = [('zh-en', 'doc::0', 'A', 'B'), ('zh-en', 'doc::1', 'D', 'C')]
-  question = agreement.Question(
+  question = questions.Question(
     statistic='darr', pairs=named_pairs(rows), exclude='^D$'
   )
   report = agreement.measure([g], question)
@@ -194,7 +195,7 @@ def test_pairs_of_systems_left_out_on_purpose_are_not_missed():
 
 def test_averages_are_those_of_the_papers():
   grids = [grid(p) for p in ('cs-en', 'pls-en', 'en-cs')]
-  report = agreement.measure(grids, agreement.Question(resamples=50))
+  report = agreement.measure(grids, questions.Question(resamples=50))
   assert report.columns == (
     'cs-en',
     'pls-en',
@@ -228,7 +229,7 @@ def test_averages_are_those_of_the_papers():
   ],
 )
 def test_a_better_metric_is_found_better(options):
-  question = agreement.Question(resamples=60, baseline='poor', **options)
+  question = questions.Question(resamples=60, baseline='poor', **options)
   report = agreement.measure([grid(segments=60)], question)
   cell = report.cells['good', 'zh-en']
   assert cell.comparison.difference == pytest.approx(
@@ -250,18 +251,18 @@ def test_questions_that_make_no_sense_are_refused():
     ({'resamples': -1}, '0 or more'),
   ]:
     with pytest.raises(ValueError, match=said):
-      agreement.Question(**options)
+      questions.Question(**options)
   with pytest.raises(ValueError, match="'x' is not among"):
-    agreement.measure([grid()], agreement.Question(resamples=9, baseline='x'))
+    agreement.measure([grid()], questions.Question(resamples=9, baseline='x'))
   with pytest.raises(ValueError, match='needs two systems'):
     agreement.measure(
-      [grid(systems=('A',))], agreement.Question(level='system')
+      [grid(systems=('A',))], questions.Question(level='system')
     )
 
 
 def test_tables_carry_the_numbers_and_the_marks():
   report = agreement.measure(
-    [grid()], agreement.Question(resamples=100, baseline='poor')
+    [grid()], questions.Question(resamples=100, baseline='poor')
   )
   cell = report.cells['good', 'zh-en']
   shown = f'{cell.value:.3f}+'
@@ -323,7 +324,7 @@ def test_wmt20_tau_from_segment_scores(metric, official_pairs, recorded_taus):
     if g.language_pair in recorded
   ]
   report = agreement.measure(
-    grids, agreement.Question(statistic='darr', pairs=official_pairs)
+    grids, questions.Question(statistic='darr', pairs=official_pairs)
   )
   found = {
     p: (report.cells[metric, p].value, report.cells[metric, p].count)

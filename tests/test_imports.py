@@ -40,8 +40,9 @@ LEVELS: dict[int, list[str]] = {
     'objectives',
     'training.shares training.partitioning training.state',
     'metrics.base',
-    'evaluation.correlation evaluation.permutation evaluation.scores'
-    ' evaluation.darr evaluation.wmt_files',
+    'evaluation.correlation evaluation.permutation evaluation.tie_calibration'
+    ' evaluation.soft_accuracy evaluation.clusters evaluation.scores'
+    ' evaluation.darr evaluation.swap_tests evaluation.wmt_files',
     'leaderboard.schema leaderboard.entries leaderboard.store'
     ' leaderboard.changes leaderboard.score_table leaderboard.ensemble'
     ' leaderboard.overrating leaderboard.ranking',
@@ -59,7 +60,8 @@ LEVELS: dict[int, list[str]] = {
     ' checkpoints.huggingface_tokenizer checkpoints.huggingface_card'
     ' checkpoints.huggingface checkpoints.convert',
     'calibration',
-    'evaluation.significance evaluation.agreement evaluation.tables',
+    'evaluation.significance evaluation.questions evaluation.parts'
+    ' evaluation.agreement evaluation.tables',
     'leaderboard.data leaderboard.analysis leaderboard.layouts',
   ],
   3: [

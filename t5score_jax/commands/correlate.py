@@ -11,7 +11,14 @@ import sys
 
 from t5score_jax.data import files
 from t5score_jax.data import tables as data_tables
-from t5score_jax.evaluation import agreement, correlation, darr, scores, tables
+from t5score_jax.evaluation import (
+  agreement,
+  correlation,
+  darr,
+  questions,
+  scores,
+  tables,
+)
 
 SUMMARY = 'correlate metric scores with human judgments'
 
@@ -70,13 +77,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
   )
   parser.add_argument(
     '--level',
-    choices=agreement.LEVELS,
+    choices=questions.LEVELS,
     default='segment',
     help='what is correlated (default: %(default)s)',
   )
   parser.add_argument(
     '--stat',
-    choices=agreement.STATISTICS,
+    choices=questions.STATISTICS,
     default='pearson',
     help='the statistic; darr is the tau of WMT20 over ranked pairs, kendall '
     'is tau-b, accuracy the share of pairs ordered alike '
@@ -126,7 +133,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
   parser.add_argument(
     '--exclude-systems',
     metavar='RE',
-    default=agreement.HUMAN_SYSTEMS,
+    default=questions.HUMAN_SYSTEMS,
     help='regular expression of systems to leave out (default: %(default)s: '
     "human translations; '' keeps all)",
   )
@@ -254,7 +261,7 @@ def run(args: argparse.Namespace) -> int:
       raise ValueError(
         '--by none pools human scores; ranked pairs are measured --by lp'
       )
-    question = agreement.Question(
+    question = questions.Question(
       level=args.level,
       statistic=args.stat,
       group=args.group,

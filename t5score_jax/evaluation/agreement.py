@@ -1,106 +1,21 @@
-"""From score grids to the numbers of a table: which entries count, and how.
+"""From score grids to the numbers of a table, by language pair and on average.
 
-Applies the rules around the statistics: which systems are left out, what must
-be complete, how language pairs are averaged, what is compared with what. The
-statistics are in `correlation`, the tests in `significance`, reading in
-`scores` and printing in `tables`.
+Asks `parts` for each language pair, averages as the papers do, and compares
+metrics. Reading is in `scores` and its neighbours, printing in `tables`.
 """
 
 from __future__ import annotations
 
 import dataclasses
-import re
 import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 
-from t5score_jax.data import files
-from t5score_jax.evaluation import correlation, significance
-from t5score_jax.evaluation.darr import (
-  MIN_GAP,
-  NamedPairs,
-  RankedPairs,
-  pairs_from_ratings,
-  place_pairs,
-)
+from t5score_jax.evaluation import clusters, significance
+from t5score_jax.evaluation.parts import choose_systems, prepare
+from t5score_jax.evaluation.questions import Question
 from t5score_jax.evaluation.scores import ScoreGrid
-
-# Human translations entered as systems: T5Score leaves these names out.
-HUMAN_SYSTEMS = r'^(Human|HUMAN|ref)'
-
-
-def is_human(system: str) -> bool:
-  """Whether a system's name says that people translated."""
-  return re.search(HUMAN_SYSTEMS, system) is not None
-
-
-LEVELS = ('segment', 'system')
-STATISTICS = ('darr', *correlation.STATISTICS)
-
-
-@dataclasses.dataclass(frozen=True)
-class Question:
-  """What is to be measured.
-
-  Attributes:
-    level: 'segment' or 'system'.
-    statistic: 'darr' (segment level only) or a name in
-      `correlation.STATISTICS`.
-    group: How segment-level entries are grouped, see `correlation.grouped`.
-    ties: The tie rule of 'darr'.
-    min_gap: The least difference of raw ratings that ranks a pair ('darr'
-      without published pairs).
-    pairs: Published ranked pairs; then 'darr' needs no human scores.
-    exclude: Regular expression (searched) of systems to leave out; '' keeps
-      all.
-    top_k: Only the k systems with the best human mean, by language pair.
-    resamples: Bootstrap draws for intervals and comparisons; 0 for none.
-    unit: What is drawn for 'darr': 'segment' or 'pair'.
-    seed: Of the draws.
-    baseline: The metric that the others are compared with, or None.
-    intersect: Leave out entries that some metric lacks (and count them)
-      instead of raising.
-  """
-
-  level: str = 'segment'
-  statistic: str = 'pearson'
-  group: str = 'none'
-  ties: str = 'discordant'
-  min_gap: float = MIN_GAP
-  pairs: NamedPairs | None = None
-  exclude: str = HUMAN_SYSTEMS
-  top_k: int | None = None
-  resamples: int = 0
-  unit: str = 'segment'
-  seed: int = 12345
-  baseline: str | None = None
-  intersect: bool = False
-
-  def __post_init__(self) -> None:
-    if self.level not in LEVELS:
-      raise ValueError(f'unknown level {self.level!r}; {" or ".join(LEVELS)}')
-    if self.statistic not in STATISTICS:
-      raise ValueError(
-        f'unknown statistic {self.statistic!r}; there are '
-        + ', '.join(STATISTICS)
-      )
-    if self.statistic == 'darr' and self.level != 'segment':
-      raise ValueError('darr ranks segments: it has no system level')
-    if self.pairs is not None and self.statistic != 'darr':
-      raise ValueError('ranked pairs serve the statistic darr only')
-    if self.top_k is not None and self.top_k < 2:
-      raise ValueError(f'top_k must be 2 or more, not {self.top_k}')
-    if self.resamples < 0:
-      raise ValueError(f'resamples must be 0 or more, not {self.resamples}')
-    if self.baseline is not None and not self.resamples:
-      raise ValueError('a comparison with a baseline needs resamples above 0')
-    try:
-      re.compile(self.exclude)
-    except re.error as error:
-      raise ValueError(
-        f'{self.exclude!r} is not a regular expression: {error}'
-      ) from error
 
 
 @dataclasses.dataclass(frozen=True)
@@ -116,6 +31,10 @@ class Cell:
     low: Lower end of the 95% bootstrap interval, None without resamples.
     high: Its upper end.
     comparison: With the baseline; None for the baseline itself or without one.
+    rank: Of the significance cluster, from 1; None without a test.
+    mark: T5Score's mark, see `clusters.marks`; '' without.
+    spread: Standard deviation over folds (n - 1 in the denominator) of a row
+      that is the mean of several; else None.
   """
 
   metric: str
@@ -125,6 +44,9 @@ class Cell:
   low: float | None = None
   high: float | None = None
   comparison: significance.Comparison | None = None
+  rank: int | None = None
+  mark: str = ''
+  spread: float | None = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -138,6 +60,8 @@ class Report:
     notes: What was left out and why, one sentence each.
     question: What was asked.
     replicates: The bootstrap by column; empty without resamples.
+    p_values: By column [M, M], entry (i, j) for "metric i is better than j";
+      empty without a test. The M metrics are the first rows.
   """
 
   metrics: tuple[str, ...]
@@ -146,6 +70,7 @@ class Report:
   notes: tuple[str, ...]
   question: Question
   replicates: dict[str, significance.Replicates]
+  p_values: dict[str, np.ndarray] = dataclasses.field(default_factory=dict)
 
 
 def measure(grids: Sequence[ScoreGrid], question: Question) -> Report:
@@ -169,49 +94,172 @@ def measure(grids: Sequence[ScoreGrid], question: Question) -> Report:
       + ', '.join(metrics)
     )
   notes: list[str] = []
-  cells: dict[tuple[str, str], Cell] = {}
-  values: dict[str, dict[str, float]] = {}
+  values: dict[str, np.ndarray] = {}
+  counts: dict[str, int] = {}
   replicates: dict[str, significance.Replicates] = {}
+  p_values: dict[str, np.ndarray] = {}
   for grid in grids:
-    everything = grid
-    grid = _choose_systems(grid, question, notes)
-    dropped = [s for s in everything.systems if s not in grid.systems]
-    part = _prepare(grid, dropped, question, notes)
-    values[grid.language_pair] = {
-      name: part.function(scores) for name, scores in part.metrics.items()
-    }
+    pair = grid.language_pair
+    chosen = choose_systems(grid, question, notes)
+    dropped = [s for s in grid.systems if s not in chosen.systems]
+    part = prepare(chosen, dropped, question, notes)
+    values[pair] = np.array([part.function(m) for m in part.metrics.values()])
+    counts[pair] = part.count
+    # Another seed for every language pair, and the same one whatever the
+    # other language pairs are: their draws are averaged as independent.
+    seed = question.seed + zlib.crc32(pair.encode())
     if question.resamples:
-      # Another seed for every language pair, and the same one whatever the
-      # other language pairs are: their draws are averaged as independent.
-      seed = question.seed + zlib.crc32(grid.language_pair.encode())
-      replicates[grid.language_pair] = part.bootstrap(seed)
-    for name in metrics:
-      cells[name, grid.language_pair] = _cell(
-        name,
-        grid.language_pair,
-        values[grid.language_pair][name],
-        part.count,
-        replicates.get(grid.language_pair),
-        question.baseline,
-      )
-  columns = tuple(values)
-  for column, members in averages(columns).items():
+      replicates[pair] = part.bootstrap(seed)
+    if question.test == 'permutation' and len(metrics) > 1:
+      p_values[pair] = part.permute(seed).p_values
+  for column, members in averages(tuple(values)).items():
+    values[column] = np.mean([values[pair] for pair in members], axis=0)
+    counts[column] = len(members)
     if replicates:
       replicates[column] = significance.average(
         [replicates[pair] for pair in members]
       )
-    for name in metrics:
-      mean = float(np.mean([values[pair][name] for pair in members]))
-      cells[name, column] = _cell(
-        name,
-        column,
-        mean,
-        len(members),
-        replicates.get(column),
-        question.baseline,
+  if question.test == 'bootstrap':
+    p_values = {c: found.p_values() for c, found in replicates.items()}
+  elif question.test == 'permutation' and len(values) > len(grids):
+    notes.append(
+      'averages are not tested by permutation; the bootstrap tests them'
+    )
+  report = Report(
+    metrics,
+    tuple(values),
+    {},
+    tuple(notes),
+    question,
+    replicates,
+    p_values,
+  )
+  for column in report.columns:
+    report.cells.update(_cells(report, column, values[column], counts[column]))
+  return _with_folds(report)
+
+
+def _cells(
+  report: Report, column: str, values: np.ndarray, count: int
+) -> dict[tuple[str, str], Cell]:
+  question, replicates = report.question, report.replicates.get(column)
+  ranks: list[int | None] = [None] * len(values)
+  marks = [''] * len(values)
+  if column in report.p_values:
+    p_values = report.p_values[column]
+    ranks = list(clusters.rank_clusters(values, p_values))
+    if question.unsupervised is not None:
+      marks = clusters.marks(
+        report.metrics, values, p_values, question.unsupervised
       )
-    columns += (column,)
-  return Report(metrics, columns, cells, tuple(notes), question, replicates)
+  cells = {}
+  for k, name in enumerate(report.metrics):
+    low = high = comparison = None
+    if replicates is not None:
+      low, high = replicates.interval(name)
+      if question.baseline is not None and name != question.baseline:
+        comparison = replicates.compare(name, question.baseline)
+    cells[name, column] = Cell(
+      name,
+      column,
+      float(values[k]),
+      count,
+      low,
+      high,
+      comparison,
+      ranks[k],
+      marks[k],
+    )
+  return cells
+
+
+def folds(metrics: Sequence[str]) -> dict[str, tuple[str, ...]]:
+  """Which metrics are folds of one: those called NAME@FOLD.
+
+  >>> folds(['comes@1', 'chrF', 'comes@2'])
+  {'comes': ('comes@1', 'comes@2')}
+  """
+  found: dict[str, tuple[str, ...]] = {}
+  for name in metrics:
+    whole, at, fold = name.rpartition('@')
+    if at and whole and fold:
+      found[whole] = (*found.get(whole, ()), name)
+  return {whole: names for whole, names in found.items() if len(names) > 1}
+
+
+def _with_folds(report: Report) -> Report:
+  """Adds a row for each metric that was given in folds: mean and deviation.
+
+  COMES reports the models of a cross-validation so (appendix A.2).
+  """
+  rows = list(report.metrics)
+  for whole, names in folds(report.metrics).items():
+    label = f'{whole} ({len(names)} folds)'
+    rows.append(label)
+    for column in report.columns:
+      each = np.array([report.cells[name, column].value for name in names])
+      report.cells[label, column] = Cell(
+        label,
+        column,
+        float(each.mean()),
+        report.cells[names[0], column].count,
+        spread=float(each.std(ddof=1)),
+      )
+  return dataclasses.replace(report, metrics=tuple(rows))
+
+
+@dataclasses.dataclass(frozen=True)
+class Curve:
+  """One statistic on the best systems only (T5Score's Figure 6).
+
+  Attributes:
+    top_k: How many systems, [K].
+    reports: The report of each.
+    column: The column that the curve shows.
+  """
+
+  top_k: tuple[int, ...]
+  reports: tuple[Report, ...]
+  column: str
+
+  @property
+  def metrics(self) -> tuple[str, ...]:
+    """The metrics."""
+    return self.reports[0].metrics
+
+  def values(self, metric: str) -> np.ndarray:
+    """The statistic of one metric by number of systems, [K]."""
+    return np.array([r.cells[metric, self.column].value for r in self.reports])
+
+  def intervals(self, metric: str) -> np.ndarray | None:
+    """Lower and upper ends of the 95% intervals, [2, K]; None without."""
+    cells = [r.cells[metric, self.column] for r in self.reports]
+    ends = [(c.low, c.high) for c in cells if c.low is not None]
+    return np.array(ends, np.float64).T if len(ends) == len(cells) else None
+
+
+def measure_top(
+  grids: Sequence[ScoreGrid], question: Question, top_k: Sequence[int]
+) -> Curve:
+  """Answers a question for the k best systems, for several k.
+
+  Raises:
+    ValueError: No or repeated k, more than there are systems; as `measure`.
+  """
+  wanted = tuple(sorted(top_k))
+  if not wanted or len(set(wanted)) != len(wanted):
+    raise ValueError(f'top-k needs different numbers, not {list(top_k)}')
+  reports = []
+  for k in wanted:
+    for grid in grids:
+      systems = choose_systems(grid, question, [])
+      if k > len(systems.systems):
+        raise ValueError(
+          f'{grid.language_pair}: the top {k} of {len(systems.systems)} systems'
+        )
+    reports.append(measure(grids, dataclasses.replace(question, top_k=k)))
+  # 'Avg', or the one language pair there is.
+  return Curve(wanted, tuple(reports), reports[0].columns[-1])
 
 
 def averages(language_pairs: Sequence[str]) -> dict[str, tuple[str, ...]]:
@@ -231,231 +279,3 @@ def averages(language_pairs: Sequence[str]) -> dict[str, tuple[str, ...]]:
   if len(language_pairs) > 1:
     found['Avg'] = tuple(language_pairs)
   return found
-
-
-def _cell(
-  metric: str,
-  column: str,
-  value: float,
-  count: int,
-  replicates: significance.Replicates | None,
-  baseline: str | None,
-) -> Cell:
-  if replicates is None:
-    return Cell(metric, column, value, count)
-  low, high = replicates.interval(metric)
-  comparison = None
-  if baseline is not None and metric != baseline:
-    comparison = replicates.compare(metric, baseline)
-  return Cell(metric, column, value, count, low, high, comparison)
-
-
-def _named(grid: ScoreGrid) -> str:
-  return f'{grid.language_pair}: ' if grid.language_pair else ''
-
-
-def _choose_systems(
-  grid: ScoreGrid, question: Question, notes: list[str]
-) -> ScoreGrid:
-  if question.exclude:
-    out = [s for s in grid.systems if re.search(question.exclude, s)]
-    if out:
-      notes.append(
-        f'{_named(grid)}left out by --exclude-systems: {", ".join(out)}'
-      )
-      grid = grid.with_systems([s for s in grid.systems if s not in out])
-  means = correlation.system_means(grid.human)
-  if question.pairs is None:
-    unrated = [
-      s for s, m in zip(grid.systems, means, strict=True) if np.isnan(m)
-    ]
-    if unrated:
-      notes.append(
-        f'{_named(grid)}left out, no human rating: {", ".join(unrated)}'
-      )
-      grid = grid.with_systems([s for s in grid.systems if s not in unrated])
-      means = means[~np.isnan(means)]
-  if question.top_k is not None:
-    if np.isnan(means).any():
-      raise ValueError(
-        f'{_named(grid)}top-k needs a human score of every system; '
-        'name the column with the human scores'
-      )
-    # A stable sort of the negated means: equal means keep the file's order.
-    best = np.argsort(-means, kind='stable')[: question.top_k]
-    grid = grid.with_systems([grid.systems[i] for i in best])
-  return grid
-
-
-@dataclasses.dataclass(frozen=True)
-class _Part:
-  # One language pair, ready to be measured.
-  metrics: dict[str, np.ndarray]
-  count: int
-  function: Callable[[np.ndarray], float]
-  bootstrap: Callable[[int], significance.Replicates]
-
-
-def _prepare(
-  grid: ScoreGrid, dropped: list[str], question: Question, notes: list[str]
-) -> _Part:
-  if question.statistic == 'darr':
-    return _prepare_darr(grid, dropped, question, notes)
-  if question.level == 'system':
-    return _prepare_systems(grid, question, notes)
-  rated = ~np.isnan(grid.human)
-  if not rated.any():
-    raise ValueError(f'{_named(grid)}no system and segment has a human score')
-  given = _given(grid)
-  _check_complete(grid, rated & ~given, question, notes)
-  human = np.where(given, grid.human, np.nan)
-  group, statistic = question.group, question.statistic
-
-  def function(scores: np.ndarray) -> float:
-    return correlation.grouped(human, scores, statistic, group).value
-
-  def bootstrap(seed: int) -> significance.Replicates:
-    options = {'resamples': question.resamples, 'seed': seed}
-    if group == 'none' and statistic == 'pearson':
-      return significance.bootstrap_pearson(human, grid.metrics, **options)
-    if group == 'item':
-      return significance.bootstrap_items(
-        human, grid.metrics, statistic, **options
-      )
-    return significance.bootstrap_any(
-      human,
-      grid.metrics,
-      lambda h, m: correlation.grouped(h, m, statistic, group).value,
-      **options,
-    )
-
-  count = int(np.count_nonzero(~np.isnan(human)))
-  if group != 'none':
-    first = next(iter(grid.metrics.values()))
-    whole = correlation.grouped(human, first, statistic, group)
-    count = whole.groups
-    if whole.left_out:
-      notes.append(
-        f'{_named(grid)}{whole.left_out} {group} groups left out: human '
-        'scores of fewer than two entries, or all alike'
-      )
-  return _Part(grid.metrics, count, function, bootstrap)
-
-
-def _given(grid: ScoreGrid) -> np.ndarray:
-  # [S, N]: every metric has a score.
-  return np.isfinite(np.stack(list(grid.metrics.values()))).all(axis=0)
-
-
-def _check_complete(
-  grid: ScoreGrid, missing: np.ndarray, question: Question, notes: list[str]
-) -> None:
-  count = int(np.count_nonzero(missing))
-  if not count:
-    return
-  if question.intersect:
-    notes.append(
-      f'{_named(grid)}{count} (system, segment) entries left out, because '
-      'some metric has no score there'
-    )
-    return
-  system, segment = np.argwhere(missing)[0]
-  without = [
-    name
-    for name, scores in grid.metrics.items()
-    if not np.isfinite(scores[system, segment])
-  ]
-  raise files.RecordError(
-    f'{_named(grid)}{count} (system, segment) entries have no score; the '
-    f'first is {grid.systems[system]!r}, {grid.segments[segment]!r} under '
-    f'{", ".join(without)}. Complete the scores, or ask for the intersection '
-    '(--intersect)'
-  )
-
-
-def _prepare_systems(
-  grid: ScoreGrid, question: Question, notes: list[str]
-) -> _Part:
-  given = _given(grid)
-  missing = ~given
-  if missing.any():
-    _check_complete(grid, missing, question, notes)
-    # The systems must be compared on the same segments.
-    grid = grid.with_segments(np.all(given, axis=0))
-  if len(grid.systems) < 2 or not grid.segments:
-    raise ValueError(
-      f'{_named(grid)}{len(grid.systems)} system(s) on {len(grid.segments)} '
-      'segment(s): a system-level correlation needs two systems'
-    )
-  human = correlation.system_means(grid.human)
-  if np.isnan(human).any():
-    raise ValueError(
-      f'{_named(grid)}no rated segment is left of '
-      f'{grid.systems[int(np.flatnonzero(np.isnan(human))[0])]}'
-    )
-  statistic = correlation.STATISTICS[question.statistic]
-  return _Part(
-    grid.metrics,
-    len(grid.systems),
-    lambda scores: statistic(human, correlation.system_means(scores)),
-    lambda seed: significance.bootstrap_systems(
-      grid.human,
-      grid.metrics,
-      question.statistic,
-      resamples=question.resamples,
-      seed=seed,
-    ),
-  )
-
-
-def _prepare_darr(
-  grid: ScoreGrid, dropped: list[str], question: Question, notes: list[str]
-) -> _Part:
-  if question.pairs is None:
-    pairs = pairs_from_ratings(grid.human, question.min_gap)
-  else:
-    pairs, lost = place_pairs(
-      grid, question.pairs, dropped, intersect=question.intersect
-    )
-    if lost:
-      notes.append(
-        f'{_named(grid)}{lost} of {lost + len(pairs)} ranked pairs left out: '
-        'a system or segment of theirs is not among those measured'
-      )
-  missing = np.zeros(grid.human.shape, bool)
-  missing[pairs.better, pairs.segments] = True
-  missing[pairs.worse, pairs.segments] = True
-  missing &= ~_given(grid)
-  _check_complete(grid, missing, question, notes)
-  keep = ~(
-    missing[pairs.better, pairs.segments] | missing[pairs.worse, pairs.segments]
-  )
-  pairs = RankedPairs(
-    pairs.segments[keep], pairs.better[keep], pairs.worse[keep]
-  )
-  if not len(pairs):
-    raise ValueError(
-      f'{_named(grid)}no ranked pair is left; are the human scores raw '
-      f'ratings, and is a gap of {question.min_gap:g} right for their scale?'
-    )
-
-  def function(scores: np.ndarray) -> float:
-    return correlation.darr_tau(
-      scores[pairs.better, pairs.segments],
-      scores[pairs.worse, pairs.segments],
-      question.ties,
-    )
-
-  return _Part(
-    grid.metrics,
-    len(pairs),
-    function,
-    lambda seed: significance.bootstrap_darr(
-      pairs,
-      grid.metrics,
-      resamples=question.resamples,
-      seed=seed,
-      ties=question.ties,
-      unit=question.unit,
-    ),
-  )

@@ -35,7 +35,8 @@ class ConstantInputWarning(UserWarning):
   """A correlation was asked of values that do not vary; it was given as 0."""
 
 
-def _warn_constant(which: str) -> None:
+def warn_constant(which: str) -> None:
+  """Warns that the scores called `which` do not vary."""
   warnings.warn(
     f'{which} do not vary, so they correlate with nothing: the result is '
     'given as 0.0',
@@ -81,7 +82,7 @@ def _check_two(x: object, y: object) -> tuple[np.ndarray, np.ndarray, bool]:
     )
   for values, which in ((x, 'the first scores'), (y, 'the second scores')):
     if len(values) < 2 or np.ptp(values) == 0:
-      _warn_constant(which)
+      warn_constant(which)
       return x, y, False
   return x, y, True
 
@@ -127,7 +128,7 @@ def darr_tau(
   numerator, denominator = TIE_RULES[ties]
   pairs = concordant + discordant + denominator * tied
   if pairs == 0:
-    _warn_constant('scores over these pairs')
+    warn_constant('scores over these pairs')
     return 0.0
   return float((concordant - discordant + numerator * tied) / pairs)
 
@@ -203,12 +204,15 @@ def pairwise_accuracy(x: object, y: object) -> float:
       f'the two score lists differ in length: {len(x)} and {len(y)}'
     )
   if len(x) < 2:
-    _warn_constant('fewer than two scores')
+    warn_constant('fewer than two scores')
     return 0.0
   agreeing = 0
   # Row by row: a full [N, N] table of 36,000 segments would need gigabytes.
+  # Compared, not subtracted: a difference can vanish where numbers differ.
   for i in range(len(x) - 1):
-    alike = np.sign(x[i] - x[i + 1 :]) == np.sign(y[i] - y[i + 1 :])
+    above_x, below_x = x[i] > x[i + 1 :], x[i] < x[i + 1 :]
+    above_y, below_y = y[i] > y[i + 1 :], y[i] < y[i + 1 :]
+    alike = (above_x == above_y) & (below_x == below_y)
     agreeing += int(np.count_nonzero(alike))
   return float(agreeing / (len(x) * (len(x) - 1) / 2))
 
@@ -302,7 +306,7 @@ def grouped(
   per_group = _each_group(human, metric, rated, statistic)
   counted = per_group[~np.isnan(per_group)]
   if not counted.size:
-    _warn_constant('human scores of every group')
+    warn_constant('human scores of every group')
     return Grouped(0.0, 0, len(per_group), per_group)
   return Grouped(
     float(counted.mean()),

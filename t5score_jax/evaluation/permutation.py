@@ -9,21 +9,28 @@ whole segments.
 
 All metrics share the swaps. The swapped scores of metrics a and b are
 b + r (a - b) with r in {0, 1}, so sums over them come from one matrix product
-for all metrics at once, whatever the number of metric pairs. Resampling
-segments instead is in `significance`.
+for all metrics at once, whatever the number of metric pairs. Here are the
+tests of Pearson's correlation and of system-level correlations; those of
+other statistics are in `swap_tests`. Resampling segments instead is in
+`significance`.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 
 from t5score_jax.evaluation import correlation
 
 UNITS = ('both', 'systems', 'segments')
+
+# WMT's early stopping: a pair of metrics is decided beyond these, looked at
+# after every block of swaps.
+EARLY_LOW, EARLY_HIGH = 0.02, 0.50
+BLOCK = 100
 
 # Swaps are made in pieces of about this many numbers, to bound the memory.
 _CHUNK_NUMBERS = 1 << 22
@@ -39,8 +46,10 @@ class Permuted:
     p_values: [M, M]; entry (i, j) is the one-sided p-value of "i is better
       than j": the share of swaps whose difference is at least the one seen,
       (1 + count) / (1 + R), never 0. The diagonal is 1.
-    resamples: R.
+    resamples: R, the most that any pair had.
     seed: Of the swaps.
+    draws: R of each pair, [M, M]; less than `resamples` where a pair was
+      decided early.
   """
 
   names: tuple[str, ...]
@@ -48,6 +57,7 @@ class Permuted:
   p_values: np.ndarray
   resamples: int
   seed: int
+  draws: np.ndarray
 
   def p_value(self, first: str, second: str) -> float:
     """The one-sided p-value of "the first is better than the second"."""
@@ -93,9 +103,14 @@ def standardise(scores: np.ndarray) -> np.ndarray:
   return (scores - (chosen.mean() if chosen.size else 0.0)) / (spread or 1.0)
 
 
-def _standard_scores(
+def standard_scores(
   metrics: dict[str, np.ndarray], needed: np.ndarray
 ) -> np.ndarray:
+  """Standardised scores [M, S, N], 0 where they are not `needed` [S, N].
+
+  Raises:
+    ValueError: One metric only, or a needed entry without a finite score.
+  """
   if len(metrics) < 2:
     raise ValueError('a permutation test needs two metrics')
   scores = np.stack([standardise(scores) for scores in metrics.values()])
@@ -104,30 +119,80 @@ def _standard_scores(
   return np.where(needed, scores, 0.0)
 
 
+class PairCounts:
+  """Counts, for all pairs of metrics, how often a swap differs as much.
+
+  Attributes:
+    first: The first metric of each pair, int [Q].
+    second: The second, int [Q]; always after the first.
+    going: Pairs that are still tested, bool [Q].
+  """
+
+  def __init__(
+    self, values: np.ndarray, early_stop: bool = False, slack: float = 1e-12
+  ):
+    """Takes the statistic of each metric, [M].
+
+    Args:
+      values: On the data themselves.
+      early_stop: Whether to stop testing a pair once it is decided: WMT's
+        rule, p below .02 or above .50 at the end of a block.
+      slack: Rounding must not turn an equal difference into a smaller one.
+    """
+    self._values = values
+    self.first, self.second = np.triu_indices(len(values), 1)
+    self._seen = values[self.first] - values[self.second]
+    self._at_least = np.zeros(len(self.first), np.int64)
+    self._at_most = np.zeros(len(self.first), np.int64)
+    self._draws = np.zeros(len(self.first), np.int64)
+    self._early_stop = early_stop
+    self._slack = slack
+    self.going = np.ones(len(self.first), bool)
+
+  def add(self, which: np.ndarray, differences: np.ndarray) -> None:
+    """Counts `differences` [r, len(which)] of the pairs `which` (indices)."""
+    seen = self._seen[which]
+    self._at_least[which] += np.count_nonzero(
+      differences >= seen - self._slack, axis=0
+    )
+    self._at_most[which] += np.count_nonzero(
+      differences <= seen + self._slack, axis=0
+    )
+    self._draws[which] += len(differences)
+
+  def end_block(self) -> None:
+    """Stops what is decided; call it after each block of draws."""
+    if self._early_stop:
+      better = np.where(self._seen >= 0, self._at_least, self._at_most)
+      p_value = better / np.maximum(self._draws, 1)
+      self.going &= (p_value >= EARLY_LOW) & (p_value <= EARLY_HIGH)
+
+  def result(self, names: Sequence[str], seed: int) -> Permuted:
+    """The p-values."""
+    size = len(self._values)
+    p_values = np.ones((size, size))
+    draws = np.zeros((size, size), np.int64)
+    i, j = self.first, self.second
+    p_values[i, j] = (1 + self._at_least) / (1 + self._draws)
+    p_values[j, i] = (1 + self._at_most) / (1 + self._draws)
+    draws[i, j] = draws[j, i] = self._draws
+    most = int(self._draws.max(initial=0))
+    return Permuted(tuple(names), self._values, p_values, most, seed, draws)
+
+
 def _collect(
   metrics: dict[str, np.ndarray],
   values: np.ndarray,
   pieces: Iterator[tuple[np.ndarray, np.ndarray]],
-  resamples: int,
   seed: int,
 ) -> Permuted:
   # pieces: statistics of the first and second metric of every pair (i < j)
   # under swaps, each [r, pairs].
-  count = len(metrics)
-  first, second = np.triu_indices(count, 1)
-  seen = values[first] - values[second]
-  at_least = np.zeros(len(first), np.int64)
-  at_most = np.zeros(len(first), np.int64)
+  counts = PairCounts(values)
+  everything = np.arange(len(counts.first))
   for swapped_first, swapped_second in pieces:
-    difference = swapped_first - swapped_second
-    # Rounding must not turn an equal difference into a smaller one.
-    slack = 1e-12
-    at_least += np.count_nonzero(difference >= seen - slack, axis=0)
-    at_most += np.count_nonzero(difference <= seen + slack, axis=0)
-  p_values = np.ones((count, count))
-  p_values[first, second] = (1 + at_least) / (1 + resamples)
-  p_values[second, first] = (1 + at_most) / (1 + resamples)
-  return Permuted(tuple(metrics), values, p_values, resamples, seed)
+    counts.add(everything, swapped_first - swapped_second)
+  return counts.result(tuple(metrics), seed)
 
 
 def permute_systems(
@@ -155,7 +220,7 @@ def permute_systems(
   gold = correlation.system_means(human)
   if np.isnan(gold).any():
     raise ValueError('a system has no human rating')
-  scores = _standard_scores(metrics, np.ones(human.shape, bool))
+  scores = standard_scores(metrics, np.ones(human.shape, bool))
   first, second = np.triu_indices(len(scores), 1)
   function = correlation.STATISTICS[statistic]
   means = scores.mean(axis=2)
@@ -175,7 +240,7 @@ def permute_systems(
       )
 
   values = _statistics(function, gold, means[None])[0]
-  return _collect(metrics, values, pieces(), resamples, seed)
+  return _collect(metrics, values, pieces(), seed)
 
 
 def _statistics(
@@ -225,7 +290,7 @@ def permute_pearson(
   """
   rated = ~np.isnan(human)
   gold = np.where(rated, standardise(human), 0.0)
-  scores = _standard_scores(
+  scores = standard_scores(
     {n: np.where(rated, m, np.nan) for n, m in metrics.items()}, rated
   )
   count = np.count_nonzero(rated)
@@ -254,4 +319,4 @@ def permute_pearson(
         correlate(totals[:, None, first] - moved),
       )
 
-  return _collect(metrics, correlate(totals), pieces(), resamples, seed)
+  return _collect(metrics, correlate(totals), pieces(), seed)

@@ -60,6 +60,15 @@ class Replicates:
       self.draws[:, i] - self.draws[:, j],
     )
 
+  def p_values(self) -> np.ndarray:
+    """One-sided p-values of "i is better than j", [M, M]; see `Comparison`."""
+    not_better = np.array(
+      [np.count_nonzero(self.draws.T <= row, axis=1) for row in self.draws.T]
+    ).T
+    found = (1 + not_better) / (1 + len(self.draws))
+    np.fill_diagonal(found, 1.0)
+    return found
+
 
 @dataclasses.dataclass(frozen=True)
 class Comparison:
@@ -322,6 +331,50 @@ def bootstrap_items(
   sums = np.stack(
     [np.where(counted, each, 0.0), counted.astype(np.float64)], axis=-1
   )
+  return _run(
+    names,
+    sums,
+    lambda totals: _ratio(totals[..., 0], totals[..., 1]),
+    resamples,
+    seed,
+  )
+
+
+def bootstrap_outcomes(
+  segments: int,
+  outcomes: dict[str, np.ndarray],
+  places: np.ndarray,
+  weights: np.ndarray,
+  *,
+  resamples: int = 1000,
+  seed: int = 12345,
+) -> Replicates:
+  """Resamples the weighted share of pairs that a metric gets right, by item.
+
+  Args:
+    segments: N, of which each pair lies in one.
+    outcomes: Which pairs a metric gets right, bool [P] by metric.
+    places: The segment of each pair, int [P].
+    weights: What each pair counts, [P].
+    resamples: How many draws of segments.
+    seed: Of the draws.
+
+  Raises:
+    ValueError: Fewer than two segments with a pair, no metric.
+  """
+  names, right = _stack(outcomes)
+  sums = np.stack(
+    [
+      np.stack(
+        [np.bincount(places, row * weights, segments) for row in right], axis=1
+      ),
+      np.repeat(
+        np.bincount(places, weights, segments)[:, None], len(names), axis=1
+      ),
+    ],
+    axis=-1,
+  )
+  sums = sums[sums[:, 0, 1] > 0]
   return _run(
     names,
     sums,

@@ -1,0 +1,444 @@
+"""One language pair made ready: which entries count for a question, and how.
+
+Applies the rules around the statistics: which systems are left out, what must
+be complete, how each statistic is resampled and tested. The statistics are in
+`correlation` and its neighbours, the tests in `significance`, `permutation`
+and `swap_tests`; `agreement` brings language pairs together.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Callable, Mapping
+
+import numpy as np
+
+from t5score_jax.data import files
+from t5score_jax.evaluation import (
+  correlation,
+  permutation,
+  significance,
+  soft_accuracy,
+  swap_tests,
+  tie_calibration,
+)
+from t5score_jax.evaluation.darr import (
+  RankedPairs,
+  pairs_from_ratings,
+  place_pairs,
+)
+from t5score_jax.evaluation.questions import Question
+from t5score_jax.evaluation.scores import ScoreGrid
+
+
+def _named(grid: ScoreGrid) -> str:
+  return f'{grid.language_pair}: ' if grid.language_pair else ''
+
+
+def choose_systems(
+  grid: ScoreGrid, question: Question, notes: list[str]
+) -> ScoreGrid:
+  """The grid without the systems that the question leaves out, each said.
+
+  In this order: names that match `exclude`, systems without a human rating,
+  outliers, all but the top k.
+
+  Raises:
+    ValueError: Outliers or top k without human scores.
+  """
+  if question.exclude:
+    out = [s for s in grid.systems if re.search(question.exclude, s)]
+    if out:
+      notes.append(
+        f'{_named(grid)}left out by --exclude-systems: {", ".join(out)}'
+      )
+      grid = grid.with_systems([s for s in grid.systems if s not in out])
+  means = correlation.system_means(grid.human)
+  if question.pairs is None:
+    unrated = [
+      s for s, m in zip(grid.systems, means, strict=True) if np.isnan(m)
+    ]
+    if unrated:
+      notes.append(
+        f'{_named(grid)}left out, no human rating: {", ".join(unrated)}'
+      )
+      grid = grid.with_systems([s for s in grid.systems if s not in unrated])
+      means = means[~np.isnan(means)]
+  if question.outliers is not None or question.top_k is not None:
+    if np.isnan(means).any():
+      raise ValueError(
+        f'{_named(grid)}outliers and top-k need a human score of every system; '
+        'name the column with the human scores'
+      )
+  if question.outliers is not None:
+    away = outlying(means, question.outliers)
+    if away.any():
+      out = [s for s, far in zip(grid.systems, away, strict=True) if far]
+      notes.append(f'{_named(grid)}left out as outliers: {", ".join(out)}')
+      grid = grid.with_systems([s for s in grid.systems if s not in out])
+      means = means[~away]
+  if question.top_k is not None:
+    # A stable sort of the negated means: equal means keep the file's order.
+    best = np.argsort(-means, kind='stable')[: question.top_k]
+    grid = grid.with_systems([grid.systems[i] for i in best])
+  return grid
+
+
+def outlying(means: np.ndarray, cutoff: float = 2.5) -> np.ndarray:
+  """Which systems are outliers, by Mathur et al. (2020), section 4.
+
+  |mean - median| / (1.483 MAD) > cutoff, MAD being the median distance from
+  the median. Where more than half of the systems share one mean, none is.
+
+  Args:
+    means: Human score of each system, [S].
+    cutoff: In robust standard deviations.
+
+  >>> outlying(np.array([0.1, 0.2, 0.15, 0.12, -3.0])).tolist()
+  [False, False, False, False, True]
+  """
+  distance = np.abs(means - np.median(means))
+  spread = 1.483 * np.median(distance)
+  return (
+    distance > cutoff * spread if spread > 0 else np.zeros(len(means), bool)
+  )
+
+
+@dataclasses.dataclass(frozen=True)
+class Part:
+  """One language pair, ready to be measured.
+
+  Attributes:
+    metrics: Scores [S, N] by metric.
+    count: How many things a value rests on.
+    function: A metric's scores [S, N] -> the statistic.
+    bootstrap: Seed -> all metrics on resampled segments.
+    permute: Seed -> all metrics against each other.
+  """
+
+  metrics: dict[str, np.ndarray]
+  count: int
+  function: Callable[[np.ndarray], float]
+  bootstrap: Callable[[int], significance.Replicates]
+  permute: Callable[[int], permutation.Permuted]
+
+
+def prepare(
+  grid: ScoreGrid, dropped: list[str], question: Question, notes: list[str]
+) -> Part:
+  """Makes one language pair ready.
+
+  Args:
+    grid: The scores of the systems that count.
+    dropped: Systems that were left out on purpose.
+    question: What is asked.
+    notes: Takes sentences about what else is left out.
+
+  Raises:
+    ValueError: Too few systems or segments.
+    files.RecordError: Missing entries (without `intersect`).
+  """
+  if question.statistic == 'darr':
+    return _prepare_darr(grid, dropped, question, notes)
+  if question.level == 'system' and question.statistic != 'soft-accuracy':
+    return _prepare_systems(grid, question, notes)
+  rated = ~np.isnan(grid.human)
+  if not rated.any():
+    raise ValueError(f'{_named(grid)}no system and segment has a human score')
+  given = _given(grid)
+  _check_complete(grid, rated & ~given, question, notes)
+  human = np.where(given, grid.human, np.nan)
+  if question.statistic == 'soft-accuracy':
+    return _prepare_soft(grid, human, question)
+  if question.statistic == 'calibrated-accuracy':
+    return _prepare_calibrated(grid, human, question, notes)
+  return _prepare_segments(grid, human, question, notes)
+
+
+def _prepare_segments(
+  grid: ScoreGrid, human: np.ndarray, question: Question, notes: list[str]
+) -> Part:
+  group, statistic = question.group, question.statistic
+
+  def function(scores: np.ndarray) -> float:
+    return correlation.grouped(human, scores, statistic, group).value
+
+  def bootstrap(seed: int) -> significance.Replicates:
+    options = {'resamples': question.resamples, 'seed': seed}
+    if group == 'none' and statistic == 'pearson':
+      return significance.bootstrap_pearson(human, grid.metrics, **options)
+    if group == 'item':
+      return significance.bootstrap_items(
+        human, grid.metrics, statistic, **options
+      )
+    return significance.bootstrap_any(
+      human,
+      grid.metrics,
+      lambda h, m: correlation.grouped(h, m, statistic, group).value,
+      **options,
+    )
+
+  def permute(seed: int) -> permutation.Permuted:
+    if group == 'none' and statistic == 'pearson':
+      return permutation.permute_pearson(
+        human,
+        grid.metrics,
+        unit=question.swap,
+        resamples=question.permutations,
+        seed=seed,
+      )
+    return _permute_any(human, grid.metrics, function, question, seed)
+
+  count = int(np.count_nonzero(~np.isnan(human)))
+  if group != 'none':
+    first = next(iter(grid.metrics.values()))
+    whole = correlation.grouped(human, first, statistic, group)
+    count = whole.groups
+    if whole.left_out:
+      notes.append(
+        f'{_named(grid)}{whole.left_out} {group} groups left out: human '
+        'scores of fewer than two entries, or all alike'
+      )
+  return Part(grid.metrics, count, function, bootstrap, permute)
+
+
+def _permute_any(
+  human: np.ndarray,
+  metrics: Mapping[str, np.ndarray],
+  function: Callable[[np.ndarray], float],
+  question: Question,
+  seed: int,
+) -> permutation.Permuted:
+  return swap_tests.permute_any(
+    ~np.isnan(human),
+    dict(metrics),
+    function,
+    unit=question.swap,
+    resamples=question.permutations,
+    seed=seed,
+    early_stop=question.early_stop,
+  )
+
+
+def _prepare_calibrated(
+  grid: ScoreGrid, human: np.ndarray, question: Question, notes: list[str]
+) -> Part:
+  pairs = tie_calibration.rated_pairs(human, question.group)
+  found = {
+    name: tie_calibration.calibrate(human, scores, pairs=pairs)
+    for name, scores in grid.metrics.items()
+  }
+  notes.append(
+    f'{_named(grid)}thresholds of ties: '
+    + ', '.join(f'{name} {c.threshold:.4g}' for name, c in found.items())
+  )
+
+  def bootstrap(seed: int) -> significance.Replicates:
+    if question.group != 'item':
+      raise ValueError(
+        'calibrated-accuracy is resampled by item only: add --group item'
+      )
+    # The thresholds stay those of all the data, as in the permutation test.
+    return significance.bootstrap_outcomes(
+      grid.human.shape[1],
+      {
+        name: tie_calibration.outcomes(scores, pairs, found[name].threshold)
+        for name, scores in grid.metrics.items()
+      },
+      pairs.first % grid.human.shape[1],
+      pairs.weights,
+      resamples=question.resamples,
+      seed=seed,
+    )
+
+  def permute(seed: int) -> permutation.Permuted:
+    return swap_tests.permute_outcomes(
+      {
+        name: tie_calibration.outcomes(scores, pairs, found[name].threshold)
+        for name, scores in grid.metrics.items()
+      },
+      pairs.weights,
+      resamples=question.permutations,
+      seed=seed,
+    )
+
+  return Part(
+    grid.metrics,
+    len(pairs),
+    lambda scores: tie_calibration.calibrate(human, scores, pairs=pairs).value,
+    bootstrap,
+    permute,
+  )
+
+
+def _prepare_soft(
+  grid: ScoreGrid, human: np.ndarray, question: Question
+) -> Part:
+  # The permutations within p-values keep the question's own seed, so that the
+  # value does not depend on how the test is drawn.
+  def accuracy(gold: np.ndarray, scores: np.ndarray) -> float:
+    return soft_accuracy.soft_pairwise_accuracy(
+      gold, scores, permutations=question.permutations, seed=question.seed
+    )
+
+  return Part(
+    grid.metrics,
+    len(grid.systems),
+    lambda scores: accuracy(human, scores),
+    lambda seed: significance.bootstrap_any(
+      human, grid.metrics, accuracy, resamples=question.resamples, seed=seed
+    ),
+    lambda seed: swap_tests.permute_soft_accuracy(
+      human,
+      grid.metrics,
+      unit=question.swap,
+      resamples=question.permutations,
+      seed=seed,
+      permutations=question.permutations,
+      early_stop=question.early_stop,
+    ),
+  )
+
+
+def _given(grid: ScoreGrid) -> np.ndarray:
+  # [S, N]: every metric has a score.
+  return np.isfinite(np.stack(list(grid.metrics.values()))).all(axis=0)
+
+
+def _check_complete(
+  grid: ScoreGrid, missing: np.ndarray, question: Question, notes: list[str]
+) -> None:
+  count = int(np.count_nonzero(missing))
+  if not count:
+    return
+  if question.intersect:
+    notes.append(
+      f'{_named(grid)}{count} (system, segment) entries left out, because '
+      'some metric has no score there'
+    )
+    return
+  system, segment = np.argwhere(missing)[0]
+  without = [
+    name
+    for name, scores in grid.metrics.items()
+    if not np.isfinite(scores[system, segment])
+  ]
+  raise files.RecordError(
+    f'{_named(grid)}{count} (system, segment) entries have no score; the '
+    f'first is {grid.systems[system]!r}, {grid.segments[segment]!r} under '
+    f'{", ".join(without)}. Complete the scores, or ask for the intersection '
+    '(--intersect)'
+  )
+
+
+def _prepare_systems(
+  grid: ScoreGrid, question: Question, notes: list[str]
+) -> Part:
+  given = _given(grid)
+  missing = ~given
+  if missing.any():
+    _check_complete(grid, missing, question, notes)
+    # The systems must be compared on the same segments.
+    grid = grid.with_segments(np.all(given, axis=0))
+  if len(grid.systems) < 2 or not grid.segments:
+    raise ValueError(
+      f'{_named(grid)}{len(grid.systems)} system(s) on {len(grid.segments)} '
+      'segment(s): a system-level correlation needs two systems'
+    )
+  human = correlation.system_means(grid.human)
+  if np.isnan(human).any():
+    raise ValueError(
+      f'{_named(grid)}no rated segment is left of '
+      f'{grid.systems[int(np.flatnonzero(np.isnan(human))[0])]}'
+    )
+  statistic = correlation.STATISTICS[question.statistic]
+  return Part(
+    grid.metrics,
+    len(grid.systems),
+    lambda scores: statistic(human, correlation.system_means(scores)),
+    lambda seed: significance.bootstrap_systems(
+      grid.human,
+      grid.metrics,
+      question.statistic,
+      resamples=question.resamples,
+      seed=seed,
+    ),
+    lambda seed: permutation.permute_systems(
+      grid.human,
+      grid.metrics,
+      question.statistic,
+      unit=question.swap,
+      resamples=question.permutations,
+      seed=seed,
+    ),
+  )
+
+
+def _prepare_darr(
+  grid: ScoreGrid, dropped: list[str], question: Question, notes: list[str]
+) -> Part:
+  if question.pairs is None:
+    pairs = pairs_from_ratings(grid.human, question.min_gap)
+  else:
+    pairs, lost = place_pairs(
+      grid, question.pairs, dropped, intersect=question.intersect
+    )
+    if lost:
+      notes.append(
+        f'{_named(grid)}{lost} of {lost + len(pairs)} ranked pairs left out: '
+        'a system or segment of theirs is not among those measured'
+      )
+  missing = np.zeros(grid.human.shape, bool)
+  missing[pairs.better, pairs.segments] = True
+  missing[pairs.worse, pairs.segments] = True
+  missing &= ~_given(grid)
+  _check_complete(grid, missing, question, notes)
+  keep = ~(
+    missing[pairs.better, pairs.segments] | missing[pairs.worse, pairs.segments]
+  )
+  pairs = RankedPairs(
+    pairs.segments[keep], pairs.better[keep], pairs.worse[keep]
+  )
+  if not len(pairs):
+    raise ValueError(
+      f'{_named(grid)}no ranked pair is left; are the human scores raw '
+      f'ratings, and is a gap of {question.min_gap:g} right for their scale?'
+    )
+
+  def function(scores: np.ndarray) -> float:
+    return correlation.darr_tau(
+      scores[pairs.better, pairs.segments],
+      scores[pairs.worse, pairs.segments],
+      question.ties,
+    )
+
+  def permute(seed: int) -> permutation.Permuted:
+    if question.ties == 'excluded':
+      needed = np.full(grid.human.shape, np.nan)
+      needed[pairs.better, pairs.segments] = 0.0
+      needed[pairs.worse, pairs.segments] = 0.0
+      return _permute_any(needed, grid.metrics, function, question, seed)
+    return swap_tests.permute_darr(
+      pairs,
+      grid.metrics,
+      ties=question.ties,
+      unit=question.swap,
+      resamples=question.permutations,
+      seed=seed,
+    )
+
+  return Part(
+    grid.metrics,
+    len(pairs),
+    function,
+    lambda seed: significance.bootstrap_darr(
+      pairs,
+      grid.metrics,
+      resamples=question.resamples,
+      seed=seed,
+      ties=question.ties,
+      unit=question.unit,
+    ),
+    permute,
+  )

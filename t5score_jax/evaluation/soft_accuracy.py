@@ -1,0 +1,205 @@
+"""Soft pairwise accuracy of systems (Thompson et al. 2024), WMT24's statistic.
+
+Pairwise accuracy asks whether people and a metric order two systems alike;
+soft pairwise accuracy asks whether they are alike *confident*: 1 minus the
+mean difference of their p-values over all pairs of systems, each p-value from
+a paired permutation test over segments. Comparing metrics under it is
+`permutation.permute_soft_accuracy`'s business.
+
+Two systems are compared on the segments that people rated for both, and the
+metric on the same ones, so that uneven ratings cannot shift systems against
+each other.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+
+import numpy as np
+
+from t5score_jax.evaluation import correlation
+
+PERMUTATIONS = 1000
+# Signs are made in pieces of about this many numbers, to bound the memory.
+_CHUNK_NUMBERS = 1 << 22
+
+
+@dataclasses.dataclass(frozen=True)
+class SystemPairs:
+  """All pairs of S systems, and on which segments each is compared.
+
+  Attributes:
+    first: Index of one system, int [Q].
+    second: Index of the other, int [Q].
+    common: Segments rated for both, bool [Q, N].
+  """
+
+  first: np.ndarray
+  second: np.ndarray
+  common: np.ndarray
+
+  @property
+  def even(self) -> bool:
+    """Whether every pair is compared on the same segments."""
+    return bool((self.common == self.common[:1]).all())
+
+  def contrasts(self, scores: np.ndarray) -> np.ndarray:
+    """Differences of the pairs' segment scores, [S, N] -> [Q, N].
+
+    0 where the pair is not compared.
+    """
+    scores = np.where(np.isfinite(scores), scores, 0.0)
+    return np.where(self.common, scores[self.first] - scores[self.second], 0.0)
+
+
+def system_pairs(human: np.ndarray) -> SystemPairs:
+  """The pairs of systems that people rated on the same segments.
+
+  Args:
+    human: Human scores [S, N], NaN where not rated.
+
+  Raises:
+    ValueError: Fewer than two systems, or a pair without a common segment.
+  """
+  human = np.asarray(human, np.float64)
+  if human.ndim != 2 or len(human) < 2:
+    raise ValueError(
+      'soft pairwise accuracy needs the segment scores of two systems, [S, N]; '
+      f'these are {human.shape}'
+    )
+  rated = ~np.isnan(human)
+  first, second = np.triu_indices(len(human), 1)
+  common = rated[first] & rated[second]
+  alone = np.flatnonzero(~common.any(axis=1))
+  if alone.size:
+    raise ValueError(
+      f'systems {first[alone[0]]} and {second[alone[0]]} have no rated segment '
+      'in common'
+    )
+  return SystemPairs(first, second, common)
+
+
+def sign_draws(
+  segments: int, permutations: int, seed: int
+) -> Iterator[np.ndarray]:
+  """Random signs in pieces: float64 [k, N] of -1 and 1.
+
+  Raises:
+    ValueError: No permutation.
+  """
+  if permutations < 1:
+    raise ValueError(
+      f'the number of permutations must be 1 or more: {permutations}'
+    )
+  generator = np.random.default_rng(seed)
+  step = max(1, _CHUNK_NUMBERS // max(segments, 1))
+  for start in range(0, permutations, step):
+    rows = min(step, permutations - start)
+    bits = generator.integers(0, 2, size=(rows, segments), dtype=np.int8)
+    yield bits * 2.0 - 1.0
+
+
+def p_values(
+  contrasts: np.ndarray,
+  permutations: int = PERMUTATIONS,
+  seed: int = 12345,
+) -> np.ndarray:
+  """One-sided p-values of "the first system of the pair is better".
+
+  A permutation exchanges the two systems' scores on random segments: the share
+  of permutations whose difference is at least the one seen (count / K, as
+  published, so it can be 0).
+
+  Args:
+    contrasts: Differences of segment scores, first minus second, [Q, N]; 0
+      where a pair has no scores.
+    permutations: K.
+    seed: Of the permutations, which all pairs share.
+
+  Returns:
+    p-values [Q], in [0, 1].
+
+  Raises:
+    ValueError: A difference that is not finite, no permutation.
+  """
+  if not np.isfinite(contrasts).all():
+    raise ValueError('a segment has no finite score')
+  seen = contrasts.sum(axis=1)
+  # Rounding must not turn an equal difference into a smaller one.
+  slack = 1e-9 * np.abs(contrasts).sum(axis=1)
+  count = np.zeros(len(contrasts), np.int64)
+  for signs in sign_draws(contrasts.shape[1], permutations, seed):
+    count += np.count_nonzero(signs @ contrasts.T >= seen - slack, axis=0)
+  return count / permutations
+
+
+def soft_pairwise_accuracy(
+  human: np.ndarray,
+  metric: np.ndarray,
+  *,
+  permutations: int = PERMUTATIONS,
+  seed: int = 12345,
+) -> float:
+  """1 - mean over system pairs of |p_human - p_metric|, in [0, 1].
+
+  Args:
+    human: Human scores [S, N], NaN where not rated.
+    metric: Metric scores [S, N], finite wherever `human` is rated.
+    permutations: Of each p-value.
+    seed: Of the permutations, the same for people and metric.
+
+  Raises:
+    ValueError: Shapes differ, missing scores, or as `system_pairs`.
+  """
+  return soft_accuracies(
+    human, {'metric': metric}, permutations=permutations, seed=seed
+  )['metric']
+
+
+def soft_accuracies(
+  human: np.ndarray,
+  metrics: dict[str, np.ndarray],
+  *,
+  permutations: int = PERMUTATIONS,
+  seed: int = 12345,
+) -> dict[str, float]:
+  """`soft_pairwise_accuracy` of several metrics, people's side done once."""
+  human = np.asarray(human, np.float64)
+  pairs = system_pairs(human)
+  if np.isinf(human).any():
+    raise ValueError('human scores hold an infinite value')
+  if np.ptp(human[~np.isnan(human)]) == 0:
+    correlation.warn_constant('human scores')
+    return dict.fromkeys(metrics, 0.0)
+  gold = p_values(pairs.contrasts(human), permutations, seed)
+  found = {}
+  for name, scores in metrics.items():
+    checked = check_rated(human, scores, name)
+    ours = p_values(pairs.contrasts(checked), permutations, seed)
+    found[name] = float(1.0 - np.abs(gold - ours).mean())
+  return found
+
+
+def check_rated(
+  human: np.ndarray, metric: np.ndarray, name: str = 'the metric'
+) -> np.ndarray:
+  """Returns the metric's scores, or says where a rated entry has none.
+
+  Raises:
+    ValueError: Shapes differ, or a rated entry has no finite metric score.
+  """
+  metric = np.asarray(metric, np.float64)
+  if metric.shape != human.shape:
+    raise ValueError(
+      'human and metric scores must share one shape [systems, segments], not '
+      f'{human.shape} and {metric.shape}'
+    )
+  missing = ~np.isnan(human) & ~np.isfinite(metric)
+  if missing.any():
+    system, segment = np.argwhere(missing)[0]
+    raise ValueError(
+      f'{np.count_nonzero(missing)} rated entries have no finite score under '
+      f'{name}; the first is system {system}, segment {segment}'
+    )
+  return metric

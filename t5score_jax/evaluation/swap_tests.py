@@ -1,0 +1,366 @@
+"""Permutation tests between metrics for ranks, accuracies and anything else.
+
+Each test swaps two metrics' standardised scores as `permutation` says, and
+uses what its statistic allows: the tau over ranked pairs and the outcomes of
+pairwise accuracy are sums, so that all swaps of all pairs of metrics are one
+matrix product; soft pairwise accuracy is one product a swap for all metrics;
+any other function is called twice a swap and pair of metrics.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Iterator
+
+import numpy as np
+
+from t5score_jax.evaluation import correlation, soft_accuracy
+from t5score_jax.evaluation.darr import RankedPairs
+from t5score_jax.evaluation.permutation import (
+  BLOCK,
+  PairCounts,
+  Permuted,
+  standard_scores,
+  swaps,
+)
+
+# Signs are made in pieces of about this many numbers, to bound the memory.
+_CHUNK_NUMBERS = 1 << 23
+
+
+def permute_outcomes(
+  outcomes: dict[str, np.ndarray],
+  weights: np.ndarray,
+  *,
+  resamples: int = 1000,
+  seed: int = 12345,
+) -> Permuted:
+  """Swaps what two metrics say about pairs of translations (WMT24's 'pairs').
+
+  For tie-calibrated accuracy: two metrics with thresholds of their own are
+  compared without fitting these anew for every swap. The statistic is the
+  weighted share of pairs that a metric gets right.
+
+  Args:
+    outcomes: Which pairs each metric gets right, bool [P] by metric; see
+      `tie_calibration.outcomes`.
+    weights: What each pair counts, [P], above 0.
+    resamples: How many swaps.
+    seed: Of the swaps.
+
+  Raises:
+    ValueError: One metric only, no pair, weights that are not above 0, no
+      resample.
+  """
+  if len(outcomes) < 2:
+    raise ValueError('a permutation test needs two metrics')
+  if resamples < 1:
+    raise ValueError(f'the number of resamples must be 1 or more: {resamples}')
+  right = np.stack(list(outcomes.values())).astype(np.float32)
+  if not right.shape[1] or not np.all(weights > 0):
+    raise ValueError('there must be pairs, and their weights above 0')
+  # In units of the largest weight: where all count the same, the sums are
+  # whole numbers, which float32 holds exactly.
+  unit = float(np.max(weights))
+  shares = (weights / unit).astype(np.float32)
+  columns = np.ascontiguousarray((right * shares).T)
+  total = float(np.sum(weights))
+  values = (right @ weights.astype(np.float64)) / total
+  slack = min(1e-6 * total / unit, 0.25) * unit / total
+  counts = PairCounts(values, slack=slack)
+  everything = np.arange(len(counts.first))
+  for signs in _random_signs(len(weights), resamples, seed):
+    sums = (signs @ columns) * (unit / total)
+    counts.add(everything, sums[:, counts.first] - sums[:, counts.second])
+  return counts.result(tuple(outcomes), seed)
+
+
+def _random_signs(width: int, rows: int, seed: int) -> Iterator[np.ndarray]:
+  # float32 [r, width] of -1 and 1, from single bits: eight draws a byte.
+  generator = np.random.default_rng(seed)
+  step = max(1, _CHUNK_NUMBERS // width)
+  for start in range(0, rows, step):
+    count = min(step, rows - start)
+    packed = np.frombuffer(
+      generator.bytes(count * ((width + 7) // 8)), np.uint8
+    )
+    bits = np.unpackbits(packed.reshape(count, -1), axis=1, count=width)
+    signs = bits.astype(np.float32)
+    signs *= 2
+    signs -= 1
+    yield signs
+
+
+def permute_darr(
+  pairs: RankedPairs,
+  metrics: dict[str, np.ndarray],
+  *,
+  ties: str = 'discordant',
+  unit: str = 'both',
+  resamples: int = 1000,
+  seed: int = 12345,
+) -> Permuted:
+  """Tests `correlation.darr_tau`.
+
+  With s and t the signs (1 kept, -1 swapped) of a pair's better and worse
+  translation, the difference that the pair makes is
+  s (A + C) / 2 + t (A - C) / 2, where A compares the two metrics' own
+  outcomes and C those of mixed scores: a sum over entries once more.
+
+  Args:
+    pairs: P ranked pairs.
+    metrics: Scores [S, N] by metric, finite wherever a pair needs them.
+    ties: 'discordant' or 'neutral' (under 'excluded' the number of pairs
+      changes with the swap: use `permute_any`).
+    unit: What is swapped together, a name in `permutation.UNITS`.
+    resamples: How many swaps.
+    seed: Of the swaps.
+
+  Raises:
+    ValueError: No pair, missing scores, one metric, another rule.
+  """
+  if ties not in ('discordant', 'neutral'):
+    raise ValueError(f"ties must be 'discordant' or 'neutral', not {ties!r}")
+  if not len(pairs):
+    raise ValueError('there are no ranked pairs to test')
+  shape = next(iter(metrics.values())).shape
+  needed = np.zeros(shape, bool)
+  needed[pairs.better, pairs.segments] = True
+  needed[pairs.worse, pairs.segments] = True
+  scores = standard_scores(
+    {n: np.where(needed, m, np.nan) for n, m in metrics.items()}, needed
+  )
+  better = scores[:, pairs.better, pairs.segments]
+  worse = scores[:, pairs.worse, pairs.segments]
+  tie = correlation.TIE_RULES[ties][0]
+
+  def outcome(one: np.ndarray, other: np.ndarray) -> np.ndarray:
+    return np.where(one == other, tie, np.sign(one - other))
+
+  own = outcome(better, worse)
+  counts = PairCounts(own.mean(axis=1))
+  # [pairs of metrics, S * N]
+  coefficients = np.empty((len(counts.first), needed.size))
+  at = np.ravel_multi_index(
+    (np.stack([pairs.better, pairs.worse]), np.stack([pairs.segments] * 2)),
+    shape,
+  )
+  for row, (i, j) in enumerate(zip(counts.first, counts.second, strict=True)):
+    a = own[i] - own[j]
+    c = outcome(better[i], worse[j]) - outcome(better[j], worse[i])
+    coefficients[row] = np.bincount(
+      at.ravel(), np.concatenate([a + c, a - c]) / 2, needed.size
+    )
+  columns = np.ascontiguousarray(coefficients.T)
+  everything = np.arange(len(counts.first))
+  for bits in swaps(*shape, unit, resamples, seed):
+    signs = bits.reshape(len(bits), -1) * 2 - 1
+    counts.add(everything, (signs @ columns) / len(pairs))
+  return counts.result(tuple(metrics), seed)
+
+
+def permute_any(
+  needed: np.ndarray,
+  metrics: dict[str, np.ndarray],
+  function: Callable[[np.ndarray], float],
+  *,
+  unit: str = 'both',
+  resamples: int = 1000,
+  seed: int = 12345,
+  early_stop: bool = True,
+) -> Permuted:
+  """Tests any statistic of one metric's scores, the slow way.
+
+  Args:
+    needed: Entries that the statistic looks at, bool [S, N].
+    metrics: Scores [S, N] by metric, finite wherever `needed`.
+    function: Standardised scores [S, N] (0 where not needed) -> the statistic.
+    unit: What is swapped together, a name in `permutation.UNITS`.
+    resamples: How many swaps at most.
+    seed: Of the swaps.
+    early_stop: Whether to stop where a pair is decided, see
+      `permutation.PairCounts`.
+
+  Raises:
+    ValueError: Missing scores, one metric only.
+  """
+  scores = standard_scores(
+    {n: np.where(needed, m, np.nan) for n, m in metrics.items()}, needed
+  )
+  with warnings.catch_warnings():
+    warnings.simplefilter('ignore', correlation.ConstantInputWarning)
+    counts = PairCounts(np.array([function(one) for one in scores]), early_stop)
+    for done, bits in enumerate(
+      _one_by_one(needed.shape, unit, resamples, seed)
+    ):
+      for pair in np.flatnonzero(counts.going):
+        a, b = scores[counts.first[pair]], scores[counts.second[pair]]
+        difference = function(np.where(bits, a, b)) - function(
+          np.where(bits, b, a)
+        )
+        counts.add(np.array([pair]), np.array([[difference]]))
+      if (done + 1) % BLOCK == 0:
+        counts.end_block()
+      if not counts.going.any():
+        break
+  return counts.result(tuple(metrics), seed)
+
+
+def _one_by_one(
+  shape: tuple[int, ...], unit: str, resamples: int, seed: int
+) -> Iterator[np.ndarray]:
+  systems, segments = shape
+  for bits in swaps(systems, segments, unit, resamples, seed):
+    yield from bits.astype(bool)
+
+
+def permute_soft_accuracy(
+  human: np.ndarray,
+  metrics: dict[str, np.ndarray],
+  *,
+  unit: str = 'both',
+  resamples: int = 1000,
+  seed: int = 12345,
+  permutations: int = soft_accuracy.PERMUTATIONS,
+  early_stop: bool = True,
+) -> Permuted:
+  """Tests soft pairwise accuracy of systems.
+
+  Every swap needs the metric's p-values anew, people's are taken once. The
+  sums that these rest on are linear in the swapped scores, so that a swap
+  costs one matrix product for all metrics rather than one for each pair.
+
+  Args:
+    human: Human scores [S, N], NaN where not rated.
+    metrics: Scores [S, N] by metric, finite wherever `human` is rated.
+    unit: What is swapped together, a name in `permutation.UNITS`.
+    resamples: How many swaps at most.
+    seed: Of the swaps, and of the permutations within p-values.
+    permutations: Of each p-value.
+    early_stop: Whether to stop where a pair is decided, see
+      `permutation.PairCounts`.
+
+  Raises:
+    ValueError: As `soft_accuracy.soft_pairwise_accuracy`, or one metric only.
+  """
+  human = np.asarray(human, np.float64)
+  rated = ~np.isnan(human)
+  values = soft_accuracy.soft_accuracies(
+    human, metrics, permutations=permutations, seed=seed
+  )
+  scores = standard_scores(
+    {n: np.where(rated, m, np.nan) for n, m in metrics.items()}, rated
+  ).astype(np.float32)
+  swapped = _SwappedAccuracy(human, scores, permutations, seed)
+  counts = PairCounts(np.array(list(values.values())), early_stop)
+  for done, bits in enumerate(_one_by_one(human.shape, unit, resamples, seed)):
+    pairs = np.flatnonzero(counts.going)
+    if not pairs.size:
+      break
+    found = swapped.differences(bits, counts.first[pairs], counts.second[pairs])
+    counts.add(pairs, found[None])
+    if (done + 1) % BLOCK == 0:
+      counts.end_block()
+  return counts.result(tuple(metrics), seed)
+
+
+class _SwappedAccuracy:
+  # Soft pairwise accuracy of swapped scores. With T the random signs [K, N] of
+  # the p-values' permutations and x = b + r (a - b), the null differences
+  # T x are T b + T (r a) - T (r b).
+
+  def __init__(
+    self, human: np.ndarray, scores: np.ndarray, permutations: int, seed: int
+  ):
+    self._pairs = soft_accuracy.system_pairs(human)
+    self._gold = soft_accuracy.p_values(
+      self._pairs.contrasts(human), permutations, seed
+    ).astype(np.float32)
+    self._scores = scores
+    self._permutations = permutations
+    # A whole number of 8 bytes a row, for `_row_counts`; a null difference of
+    # 0 in every additional place, which `_count` takes off again.
+    padded = -permutations % 8
+    signs = np.concatenate(
+      [
+        *soft_accuracy.sign_draws(human.shape[1], permutations, seed),
+        np.zeros((padded, human.shape[1])),
+      ]
+    ).astype(np.float32)
+    # The seen difference is one more column, of signs that are all 1.
+    self._signs = np.concatenate([signs, np.ones((1, signs.shape[1]), 'f4')]).T
+    base = self._null(scores)
+    # [M, Q, K] and [M, Q]
+    self._base = np.ascontiguousarray(base[:, :, :-1])
+    self._base_seen = base[:, :, -1]
+    size = np.abs(scores).sum(axis=(1, 2)).max() * 2 / len(human)
+    self._slack = np.float32(1e-6 * size)
+    shape = self._base.shape[1:]
+    self._moved = np.empty(shape, np.float32)
+    self._null_buffer = np.empty(shape, np.float32)
+    self._at_least = np.empty(shape, bool)
+    self._beyond = slice(permutations, None)
+
+  def _null(self, scores: np.ndarray) -> np.ndarray:
+    # [M, S, N] -> [M, Q, K + 1]
+    pairs = self._pairs
+    if pairs.even:
+      kept = np.where(pairs.common[0], scores, np.float32(0))
+      sums = kept @ self._signs
+      return sums[:, pairs.first] - sums[:, pairs.second]
+    contrasts = np.stack([pairs.contrasts(one) for one in scores])
+    return contrasts.astype(np.float32) @ self._signs
+
+  def differences(
+    self, bits: np.ndarray, first: np.ndarray, second: np.ndarray
+  ) -> np.ndarray:
+    """Differences of the two metrics' statistic under one swap, [pairs]."""
+    used = np.unique(np.concatenate([first, second]))
+    place = np.empty(len(self._scores), np.int64)
+    place[used] = np.arange(len(used))
+    masked = self._scores[used] * bits
+    even = self._pairs.even
+    if even:
+      masked = np.where(self._pairs.common[0], masked, np.float32(0))
+      kept = (masked.reshape(-1, masked.shape[-1]) @ self._signs).reshape(
+        *masked.shape[:2], -1
+      )
+    else:
+      kept = self._null(masked)
+    found = np.empty(len(first))
+    for row, (i, j) in enumerate(zip(first, second, strict=True)):
+      moved = kept[place[i]] - kept[place[j]]
+      if even:
+        seen = moved[self._pairs.first, -1] - moved[self._pairs.second, -1]
+        np.subtract(
+          moved[self._pairs.first, :-1],
+          moved[self._pairs.second, :-1],
+          out=self._moved,
+        )
+      else:
+        seen = moved[:, -1]
+        np.copyto(self._moved, moved[:, :-1])
+      np.add(self._base[j], self._moved, out=self._null_buffer)
+      one = self._accuracy(self._base_seen[j] + seen)
+      np.subtract(self._base[i], self._moved, out=self._null_buffer)
+      found[row] = one - self._accuracy(self._base_seen[i] - seen)
+    return found
+
+  def _accuracy(self, seen: np.ndarray) -> float:
+    # Of the null differences in the buffer [Q, K] and those seen [Q].
+    threshold = (seen - self._slack)[:, None]
+    np.greater_equal(self._null_buffer, threshold, out=self._at_least)
+    self._at_least[:, self._beyond] = False
+    p_values = _row_counts(self._at_least) / self._permutations
+    return 1.0 - float(np.abs(self._gold - p_values).mean())
+
+
+def _row_counts(flags: np.ndarray) -> np.ndarray:
+  # How many are true in each row, [Q, K] -> [Q]; K is a multiple of 8. Eight
+  # bytes are added at a time as one number; 255 of them fit without a carry.
+  words = flags.view(np.uint64)
+  total = np.zeros(len(flags), np.int64)
+  for start in range(0, words.shape[1], 255):
+    lanes = words[:, start : start + 255].sum(axis=1)
+    total += lanes[:, None].view(np.uint8).sum(axis=1, dtype=np.int64)
+  return total
