@@ -179,10 +179,12 @@ class T5ScoreT5XModel(t5x_models.EncoderDecoderModel):
     metrics['timing/steps_per_second'] = (
       t5x_metrics.StepsPerTime.from_model_output()
     )
-    if self._normalizer is None:
-      return total, metrics
-    factor = aux['weight'] if self._normalizer == 'mean' else self._normalizer
-    return total / jnp.where(factor == 0, 1.0, factor), metrics
+    if isinstance(self._normalizer, str):
+      # A batch that weighs nothing loses nothing.
+      total /= jnp.where(aux['weight'] > 0, aux['weight'], 1.0)
+    elif self._normalizer is not None:
+      total /= self._normalizer
+    return total, metrics
 
   def score_batch(
     self, params: Params, batch: Batch, return_intermediates: bool = False

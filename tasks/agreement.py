@@ -55,7 +55,7 @@ class Agreement(seqio.metrics.CollectingMetric):
 
 
 def count(
-  ratings: Sequence[np.ndarray], scores: Sequence[np.ndarray]
+  ratings: Sequence[np.ndarray], scores: Sequence[np.ndarray] | np.ndarray
 ) -> dict[str, float]:
   """Counts pairs in the right order; see `Agreement`.
 
