@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from t5score_jax.checkpoints import bundle, layouts, selection, stores
 from t5score_jax.checkpoints.weights import (
@@ -23,6 +24,7 @@ from t5score_jax.checkpoints.weights import (
   choose_vocabulary,
   shapes_of,
 )
+from t5score_jax.data.vocab import Vocabulary
 
 #: Parts of a saved state that are parameters: the moving average is preferred.
 _PARTS = ('ema.', 'params.')
@@ -84,7 +86,9 @@ def open_source(path: Path, options: Options) -> Source:
   weights = open_weights(checkpoint)
   shapes = shapes_of(weights)
   folder = checkpoint.parent
-  settings, notes = {}, ()
+  vocabulary: Vocabulary | None
+  settings: dict[str, Any] = {}
+  notes: tuple[str, ...] = ()
   if (folder / bundle.CONFIG_FILE).is_file():
     config, vocabulary, settings = bundle.read_description(folder)
     message = f'{checkpoint} does not fit {folder / bundle.CONFIG_FILE}'

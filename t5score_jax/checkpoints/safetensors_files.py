@@ -176,7 +176,7 @@ def _read(
       return np.ascontiguousarray(found[(slice(None), *index[1:])])
   out = np.empty(wanted, dtype)
   if out.size:
-    flat = memoryview(out.reshape(-1).view(np.uint8))
+    flat = _bytes_of(out)
     done = 0
     for place, count in _runs(shape, index, axes):
       nbytes = count * dtype.itemsize
@@ -184,6 +184,11 @@ def _read(
       file.read_into(part, offset + place * dtype.itemsize)
       done += nbytes
   return out
+
+
+def _bytes_of(array: np.ndarray) -> memoryview:
+  """The bytes of a contiguous array, without a copy."""
+  return array.reshape(-1).view(np.uint8).data
 
 
 def _contiguous(shape: Shape, index: Index) -> int:
@@ -347,7 +352,7 @@ def _write_array(descriptor: int, offset: int, array: LazyArray) -> None:
   itemsize = array.dtype.itemsize
   for index in array.blocks(BLOCK_BYTES):
     values = np.ascontiguousarray(array.read(index), array.dtype)
-    flat = memoryview(values.reshape(-1).view(np.uint8))
+    flat = _bytes_of(values)
     done = 0
     for place, count in _runs(
       array.shape, index, _contiguous(array.shape, index)

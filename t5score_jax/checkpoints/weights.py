@@ -45,7 +45,7 @@ DTYPES = {
   'bfloat16': np.dtype(ml_dtypes.bfloat16),
 }
 #: What is read and written at a time, in bytes, unless a format has reasons.
-BLOCK_BYTES = 64 << 20
+BLOCK_BYTES = 32 << 20
 #: Size of the files of a sharded model, in bytes, unless it is said.
 SHARD_BYTES = 5 * 10**9
 _SHOWN = 20

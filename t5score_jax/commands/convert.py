@@ -61,7 +61,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
   parser.description = _DESCRIPTION
   parser.epilog = _EXAMPLES
   parser.formatter_class = argparse.RawDescriptionHelpFormatter
-  parser.add_argument('source', metavar='IN', type=Path, help='the checkpoint')
+  parser.add_argument(
+    'source',
+    metavar='IN',
+    type=Path,
+    help='the checkpoint, or the name of an embedded model',
+  )
   parser.add_argument(
     'output', metavar='OUT', type=Path, help='a new folder, or an empty one'
   )
@@ -143,7 +148,7 @@ def run(args: argparse.Namespace) -> int:
     _check_formats(args)
     convert.check_output(args.output)
     source = convert.open_source(
-      args.source,
+      _place(args.source),
       Options(args.activation, args.vocabulary),
       args.source_format,
     )
@@ -198,6 +203,15 @@ def _check_formats(args: argparse.Namespace) -> None:
       f'--scan: the format {args.output_format} has no scanned layers; '
       'orbax has'
     )
+
+
+def _place(path: Path) -> Path:
+  """The path, or the folder of the embedded model of that name."""
+  from t5score_jax.metrics import t5score
+
+  if not path.exists() and str(path) in t5score.embedded_models():
+    return t5score.model_folder(str(path))
+  return path
 
 
 @contextlib.contextmanager

@@ -1,0 +1,73 @@
+"""Converting takes the memory of a few blocks, whatever the model's size."""
+
+import dataclasses
+import os
+import re
+import subprocess
+import sys
+
+import large_checkpoint
+import pytest
+
+from t5score_jax.nn.t5 import T5Config
+
+# 1.02 GB in float32; its largest array is 263 MB.
+_CONFIG = T5Config(
+  vocab_size=64256,
+  emb_dim=1024,
+  num_heads=16,
+  head_dim=64,
+  mlp_dim=2816,
+  num_encoder_layers=5,
+  num_decoder_layers=4,
+)
+_LIMIT_MIB = 700
+
+_MEASURED = """
+import resource, sys
+from t5score_jax import cli
+code = cli.main(sys.argv[1:])
+peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+print(f'peak {peak // 1024} MiB')
+sys.exit(code)
+"""
+
+
+def _convert(*arguments: object) -> int:
+  """Converts in a process of its own; returns its peak memory in MiB."""
+  done = subprocess.run(
+    [sys.executable, '-c', _MEASURED, 'convert', '--quiet']
+    + list(map(str, arguments)),
+    env={**os.environ, 'JAX_PLATFORMS': 'cpu'},
+    check=True,
+    capture_output=True,
+    text=True,
+  )
+  found = re.search(r'peak (\d+) MiB', done.stdout)
+  assert found is not None
+  return int(found[1])
+
+
+@pytest.fixture(scope='module', params=[False, True], ids=['', 'scanned'])
+def large(request, tmp_path_factory):
+  folder = tmp_path_factory.mktemp('large') / 't5x'
+  config = dataclasses.replace(_CONFIG, scan_layers=request.param)
+  assert large_checkpoint.make(folder, config) > 1.0e9
+  return folder
+
+
+@pytest.mark.slow
+def test_memory_does_not_grow_with_the_model(large, tmp_path):
+  peaks = {
+    'orbax': _convert(
+      large, tmp_path / 'a', '--to', 'orbax', '--vocabulary', 'bytes'
+    ),
+    'bundle': _convert(tmp_path / 'a', tmp_path / 'b', '--to', 'bundle'),
+    'hf': _convert(
+      *(tmp_path / 'b', tmp_path / 'c', '--to', 'hf'),
+      *('--dtype', 'bfloat16', '--max-shard-size', '300MB'),
+    ),
+    'back': _convert(tmp_path / 'c', tmp_path / 'd', '--to', 'orbax'),
+  }
+  assert len(list((tmp_path / 'c').glob('model-*.safetensors'))) > 1
+  assert max(peaks.values()) < _LIMIT_MIB, peaks
