@@ -190,6 +190,7 @@ def _rows(array: LazyArray) -> Iterator[np.ndarray]:
   rows, *rest = array.shape
   row = 4 * max(1, array.size // max(1, rows))
   step = hashed = max(1, BLOCK_BYTES // row)
+  width = max(1, rest[0] if rest else 0)
   block = array.block
   if array.size and block[0] > 1:
     if block[1:] == array.shape[1:]:
@@ -198,8 +199,14 @@ def _rows(array: LazyArray) -> Iterator[np.ndarray]:
     else:
       # Stored by columns, of which short runs cost as much as longer ones.
       step = max(step, _COLUMN_RUN)
+      width = max(1, BLOCK_BYTES // (4 * step))
   for start in range(0, rows, step):
     stop = min(start + step, rows)
-    band = array.read((slice(start, stop), *(slice(0, n) for n in rest)))
+    band = np.empty((stop - start, *rest), array.dtype)
+    if not rest:
+      band[:] = array.read((slice(start, stop),))
+    for first in range(0, rest[0] if rest else 0, width):
+      last = min(first + width, rest[0])
+      band[:, first:last] = array.read((slice(start, stop), slice(first, last)))
     for i in range(0, len(band), hashed):
       yield band[i : i + hashed]

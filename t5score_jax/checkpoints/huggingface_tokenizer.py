@@ -82,7 +82,8 @@ def read(folder: Path, rows: int) -> tuple[Vocabulary | None, tuple[str, ...]]:
   extra_ids = said.get('extra_ids')
   if not isinstance(extra_ids, int) or extra_ids < 0:
     extra_ids = None
-  model, notes = None, ()
+  model: bytes | None = None
+  notes: tuple[str, ...] = ()
   if (folder / MODEL_FILE).is_file():
     model = (folder / MODEL_FILE).read_bytes()
   elif found := _read_json(folder / JSON_FILE):
@@ -407,7 +408,12 @@ def _serialize(pieces: list[_Piece], charsmap: bytes) -> bytes:
     b''.join(_field(number, value) for number, value in trainer.items())
     + b''.join(_field(n, pieces[i].text.encode()) for n, i in names.items()),
   )
-  normalizer = {_CHARSMAP: charsmap, _PREFIX: 1, _REMOVE: 1, _ESCAPE: 1}
+  normalizer: dict[int, int | bytes] = {
+    _CHARSMAP: charsmap,
+    _PREFIX: 1,
+    _REMOVE: 1,
+    _ESCAPE: 1,
+  }
   return made + _field(
     _NORMALIZER,
     b''.join(_field(number, value) for number, value in normalizer.items()),
