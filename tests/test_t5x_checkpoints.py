@@ -228,7 +228,7 @@ import pathlib, sys
 import jax, numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec as P
 import t5x_checkpoints
-from t5score_jax.checkpoints import bundle
+from t5score_jax.checkpoints import bundle, native
 params = bundle.load_bundle(sys.argv[1]).params
 mesh = Mesh(np.array(jax.devices()).reshape(4, 2), ('data', 'model'))
 def put(x):
@@ -236,10 +236,22 @@ def put(x):
   return jax.device_put(x, NamedSharding(mesh, spec))
 params = jax.tree.map(put, params)
 t5x_checkpoints.write_orbax(pathlib.Path(sys.argv[2]), params)
+# Read back to other places: every device gets a part of each row.
+def want(x):
+  spec = P(None, ('data', 'model')) if x.shape[-1] % 8 == 0 else P()
+  spec = P() if x.ndim == 1 else spec
+  sharding = NamedSharding(mesh, spec)
+  return jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=sharding)
+shapes = jax.tree.map(want, params)
+found = native.initial_params(sys.argv[2], shapes)
+def check(found, shape, expected):
+  assert found.sharding == shape.sharding
+  np.testing.assert_array_equal(found, expected)
+jax.tree.map(check, found, shapes, params)
 """
 
 
-def test_a_checkpoint_of_eight_devices_is_read_on_one(bytes_bundle, tmp_path):
+def test_a_checkpoint_of_eight_devices_is_read_on_one_and_eight(bytes_bundle, tmp_path):
   subprocess.run(
     [sys.executable, '-c', _SAVE_ON_EIGHT, bytes_bundle, tmp_path],
     check=True,
