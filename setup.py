@@ -35,6 +35,7 @@ _BASE = [
   'optax>=0.2.5',
   'orbax-checkpoint>=0.11.20',
   'POT>=0.9.5',
+  'PyYAML>=6.0',
   'rich>=13.0',
   'rouge-score>=0.1.2',
   'sacrebleu>=2.4',

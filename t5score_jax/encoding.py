@@ -8,8 +8,8 @@ Each distinct text is encoded once, the longest first, in batches of few shapes
 from __future__ import annotations
 
 import dataclasses
-import functools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -17,9 +17,10 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from t5score_jax import buckets, compilation_cache
+from t5score_jax.checkpoints import estimators
 from t5score_jax.checkpoints.encoders import EncoderBundle
 from t5score_jax.data.subwords import Encoded
-from t5score_jax.nn import bert
+from t5score_jax.nn import bert, heads
 
 DTYPES = ('float32', 'bfloat16')
 _BATCH_TOKENS = {'cpu': 2048}
@@ -101,9 +102,9 @@ class TextEncoder:
     ) * self._count
     mesh = Mesh(np.asarray(devices), ('data',))
     self._rows = NamedSharding(mesh, PartitionSpec('data'))
-    self._states = NamedSharding(mesh, PartitionSpec(None, 'data'))
+    self._mesh = mesh
     everywhere = NamedSharding(mesh, PartitionSpec())
-    self._params = jax.device_put(dict(bundle.params), everywhere)
+    self._params = jax.device_put(self._all_params(bundle), everywhere)
     self._rate = _RATE.get(platform, _ACCELERATOR_RATE)
     self._programs: dict[tuple[int, int], Callable[..., jax.Array]] = {}
 
@@ -164,10 +165,32 @@ class TextEncoder:
         self._params, *jax.device_put((tokens, segments), self._rows)
       )
       if waiting is not None:
-        yield _fetched(*waiting)
+        yield self._fetched(*waiting)
       waiting = chosen, states
     if waiting is not None:
-      yield _fetched(*waiting)
+      yield self._fetched(*waiting)
+
+  # What a subclass makes of the states: the program, its weights, and on
+  # which axis of the result rows stand.
+  _row_axis = 1
+
+  def _all_params(self, bundle: Any) -> Mapping[str, Any]:
+    return dict(bundle.params)
+
+  def _apply(
+    self, params: Mapping[str, Any], tokens: jax.Array, types: jax.Array
+  ) -> jax.Array:
+    states = bert.hidden_states(
+      params, self._config, tokens, types, self.layers
+    )
+    return states.astype(jnp.float32)
+
+  def _fetched(
+    self, chosen: np.ndarray, result: jax.Array
+  ) -> tuple[np.ndarray, np.ndarray]:
+    found = np.asarray(result)
+    index = (slice(None),) * self._row_axis + (slice(0, len(chosen)),)
+    return chosen, found[index]
 
   def _plan(
     self, lengths: np.ndarray, order: np.ndarray
@@ -203,8 +226,10 @@ class TextEncoder:
       with jax.default_matmul_precision(precision):
         self._programs[shape] = (
           jax.jit(
-            functools.partial(_states, self._config, self.layers),
-            out_shardings=self._states,
+            self._apply,
+            out_shardings=NamedSharding(
+              self._mesh, PartitionSpec(*[None] * self._row_axis, 'data')
+            ),
           )
           .lower(self._params, ids, ids)
           .compile()
@@ -228,12 +253,50 @@ def resolve_layers(layers: Sequence[int], depth: int) -> tuple[int, ...]:
   return tuple(sorted({n % (depth + 1) for n in layers}))
 
 
-def _states(config, layers, params, tokens, types):
-  states = bert.hidden_states(params, config, tokens, types, layers)
-  return states.astype(jnp.float32)
+class TextEmbedder(TextEncoder):
+  """As ``TextEncoder``, but one vector a text: mixed and pooled on the device.
 
+  Args:
+    model: an estimator; its encoder, mix and pooling are used.
+    **options: see ``TextEncoder``; layers are the estimator's.
+  """
 
-def _fetched(
-  chosen: np.ndarray, states: jax.Array
-) -> tuple[np.ndarray, np.ndarray]:
-  return chosen, np.asarray(states)[:, : len(chosen)]
+  _row_axis = 0
+
+  def __init__(self, model: estimators.Estimator, **options: Any):
+    self._estimator = dataclasses.replace(
+      model.config,
+      encoder=dataclasses.replace(
+        model.config.encoder, dtype=options.get('dtype', 'float32')
+      ),
+    )
+    bundle = EncoderBundle(
+      model.config.encoder, model.params, model.tokenizer, ''
+    )
+    super().__init__(bundle, model.config.layers, **options)
+
+  def _apply(
+    self, params: Mapping[str, Any], tokens: jax.Array, types: jax.Array
+  ) -> jax.Array:
+    del types  # one text a sequence
+    return heads.embed(params, self._estimator, tokens)
+
+  def vectors(
+    self, texts: Sequence[str], progress: Progress | None = None
+  ) -> tuple[np.ndarray, int]:
+    """Vectors of texts, and how many distinct texts were cut.
+
+    Returns:
+      float32 [N, emb_dim] in the order of the texts; an int.
+    """
+    distinct = {text: n for n, text in enumerate(dict.fromkeys(texts))}
+    encoded = self.tokenize(list(distinct))
+    found = np.zeros((len(distinct), self._config.emb_dim), np.float32)
+    done = 0
+    for chosen, vectors in self.run([e.ids for e in encoded]):
+      found[chosen] = vectors
+      done += len(chosen)
+      if progress:
+        progress(done, len(distinct))
+    rows = np.array([distinct[text] for text in texts], np.int64)
+    return found[rows], sum(e.cut for e in encoded)

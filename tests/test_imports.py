@@ -36,7 +36,7 @@ LEVELS: dict[int, list[str]] = {
   ],
   1: [
     'data.features data.judgments',
-    'nn.t5 nn.decoding nn.bert',
+    'nn.t5 nn.decoding nn.bert nn.heads',
     'objectives',
     'training.shares training.partitioning training.state',
     'metrics.base',
@@ -55,7 +55,8 @@ LEVELS: dict[int, list[str]] = {
     'checkpoints.weights checkpoints.layouts checkpoints.formats'
     ' checkpoints.folders checkpoints.selection checkpoints.safetensors_files'
     ' checkpoints.stores checkpoints.bundle checkpoints.t5x checkpoints.orbax'
-    ' checkpoints.encoders checkpoints.torch_files'
+    ' checkpoints.encoders checkpoints.torch_files checkpoints.torch_writer'
+    ' checkpoints.estimators checkpoints.comet'
     ' checkpoints.huggingface_names checkpoints.huggingface_config'
     ' checkpoints.huggingface_tokenizer checkpoints.huggingface_card'
     ' checkpoints.huggingface checkpoints.convert',
@@ -74,7 +75,7 @@ LEVELS: dict[int, list[str]] = {
     'training.arguments training.loop',
     'metrics._sacrebleu metrics.t5score metrics.bleu metrics.chrf metrics.ter'
     ' metrics.rouge metrics._token_states metrics.bertscore'
-    ' metrics.moverscore',
+    ' metrics.moverscore metrics.comes',
   ],
   5: ['training.evaluators'],
   6: [

@@ -5,7 +5,7 @@ may name the few functions that rebuild tensors, and gets ours in their place:
 anything else is refused by name. Arrays are read when they are asked for, out
 of the zip entries (torch since 1.6) or the plain sequence (before) in which
 their storages lie. torch is not needed. Not here: safetensors
-(`safetensors_files.py`), and writing, for which there is no reason.
+(`safetensors_files.py`), and writing (`torch_writer.py`).
 """
 
 from __future__ import annotations
@@ -127,6 +127,25 @@ _ALLOWED: Mapping[tuple[str, str], Any] = {
 }
 
 
+class _Inert:
+  """Stands in for whatever else a training program pickled; does nothing."""
+
+  __slots__ = ()
+
+  def __new__(cls, *unused: Any, **also_unused: Any) -> _Inert:
+    del unused, also_unused
+    return super().__new__(cls)
+
+  def __call__(self, *unused: Any, **also_unused: Any) -> _Inert:
+    return self
+
+  def _ignore(self, *unused: Any) -> None:
+    del unused
+
+  # What an unpickler does to objects that it makes.
+  __setstate__ = __setitem__ = append = extend = add = update = _ignore
+
+
 class _Unpickler(pickle.Unpickler):
   """Finds nothing but the names above.
 
@@ -134,15 +153,18 @@ class _Unpickler(pickle.Unpickler):
     storages: Those that the pickle mentions, by their keys.
   """
 
-  def __init__(self, stream: Any):
+  def __init__(self, stream: Any, inert: bool = False):
     super().__init__(stream)
     self.storages: dict[str, _Storage] = {}
+    self._inert = inert
 
   def find_class(self, module: str, name: str) -> Any:
     """Our own object for a permitted name."""
     try:
       return _ALLOWED[module, name]
     except KeyError:
+      if self._inert:
+        return _Inert
       raise CheckpointError(
         f'its pickle asks for {module}.{name}, which no weights need: {_ADVICE}'
       ) from None
@@ -202,15 +224,26 @@ def open_folder(
   return arrays
 
 
-def open_file(path: Path) -> dict[str, LazyArray]:
-  """Opens one file; see `open_folder`."""
+def open_file(path: Path, entry: str | None = None) -> dict[str, LazyArray]:
+  """Opens one file; see `open_folder`.
+
+  Args:
+    path: The file.
+    entry: Where the weights are in what a training program saved, such as
+      Lightning's 'state_dict'. What lies beside them, and anything but a
+      tensor among them, is left out; objects in there become placeholders
+      that do nothing.
+  """
   if not path.is_file():
     raise CheckpointError(f'{path}: no such file: the folder is incomplete')
   try:
     with open(path, 'rb') as stream:
       zipped = zipfile.is_zipfile(stream)
       stream.seek(0)
-      found, places = (_read_zip if zipped else _read_sequence)(stream)
+      read = _read_zip if zipped else _read_sequence
+      found, places = read(stream, entry is not None)
+    if entry is not None:
+      found = _entry(found, entry)
     return _arrays(path, found, places)
   except CheckpointError as error:
     raise CheckpointError(f'{path}: {error}') from error
@@ -222,7 +255,21 @@ def open_file(path: Path) -> dict[str, LazyArray]:
     ) from error
 
 
-def _read_zip(stream: BinaryIO) -> tuple[Any, dict[str, int]]:
+def _entry(found: Any, entry: str) -> dict[str, Any]:
+  """The tensors of one entry of a training program's dictionary."""
+  weights = found.get(entry) if isinstance(found, dict) else None
+  if not isinstance(weights, dict):
+    raise CheckpointError(f'holds no weights under the name {entry!r}')
+  return {
+    name: tensor
+    for name, tensor in weights.items()
+    if isinstance(tensor, _Tensor)
+  }
+
+
+def _read_zip(
+  stream: BinaryIO, inert: bool = False
+) -> tuple[Any, dict[str, int]]:
   """The object in a zip file, and the byte at which each storage begins."""
   with zipfile.ZipFile(stream) as archive:
     entries = {info.filename: info for info in archive.infolist()}
@@ -231,7 +278,7 @@ def _read_zip(stream: BinaryIO) -> tuple[Any, dict[str, int]]:
     if f'{root}byteorder' in entries:
       _check_order(archive.read(f'{root}byteorder') == b'little')
     with archive.open(pickled) as part:
-      unpickler = _Unpickler(part)
+      unpickler = _Unpickler(part, inert)
       found = unpickler.load()
   places = {}
   for key, storage in unpickler.storages.items():
@@ -254,14 +301,16 @@ def _read_zip(stream: BinaryIO) -> tuple[Any, dict[str, int]]:
   return found, places
 
 
-def _read_sequence(stream: BinaryIO) -> tuple[Any, dict[str, int]]:
+def _read_sequence(
+  stream: BinaryIO, inert: bool = False
+) -> tuple[Any, dict[str, int]]:
   """The same of a file of torch before 1.6: pickles, then storages."""
   if stream.peek(1)[:1] != b'\x80' or _Unpickler(stream).load() != _MAGIC:  # type: ignore[attr-defined]
     raise CheckpointError('not a file that torch wrote')
   if (protocol := _Unpickler(stream).load()) != _PROTOCOL:
     raise CheckpointError(f'of version {protocol!r} of the format, not 1001')
   _check_order(_Unpickler(stream).load()['little_endian'])
-  unpickler = _Unpickler(stream)
+  unpickler = _Unpickler(stream, inert)
   found = unpickler.load()
   keys = _Unpickler(stream).load()
   places = {}

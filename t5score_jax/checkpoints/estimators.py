@@ -1,0 +1,152 @@
+"""Estimator folders: an encoder with COMET's or COMES's head, ready to score.
+
+``config.json`` (kind 'estimator': shapes, names of outputs, settings),
+``model.safetensors`` under the names of ``nn/heads.py``, and the tokenizer's
+files. Not here: COMET's own layout (``checkpoints/comet.py``).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import jax
+import ml_dtypes
+import numpy as np
+import safetensors
+import safetensors.numpy
+
+from t5score_jax.checkpoints.weights import CheckpointError, diff
+from t5score_jax.data import files
+from t5score_jax.data.subwords import SubwordTokenizer, load_tokenizer
+from t5score_jax.nn import heads
+
+FORMAT = 1
+KIND = 'estimator'
+CONFIG_FILE = 'config.json'
+WEIGHTS_FILE = 'model.safetensors'
+
+
+@dataclasses.dataclass(frozen=True)
+class Estimator:
+  """A regressor that can score.
+
+  Attributes:
+    config: the shapes.
+    params: nested dict of float32 arrays, see ``nn/heads.py``.
+    tokenizer: text to ids.
+    settings: how the model wants to be used; all optional. ``name`` (str),
+      ``max_length`` (tokens a text).
+  """
+
+  config: heads.EstimatorConfig
+  params: Mapping[str, Any]
+  tokenizer: SubwordTokenizer
+  settings: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+
+
+def is_estimator(path: str | os.PathLike[str]) -> bool:
+  """Whether ``path`` is a folder of this kind."""
+  config = Path(path) / CONFIG_FILE
+  if not config.is_file():
+    return False
+  try:
+    found = json.loads(config.read_text('utf-8'))
+  except ValueError:
+    return False
+  return isinstance(found, dict) and found.get('kind') == KIND
+
+
+def save(
+  model: Estimator, folder: str | os.PathLike[str], dtype: str = 'float32'
+) -> None:
+  """Writes a folder; each file appears whole or not at all.
+
+  Args:
+    model: the regressor.
+    folder: made if need be.
+    dtype: of the stored weights, 'float32' or 'bfloat16'.
+  """
+  path = Path(folder)
+  path.mkdir(parents=True, exist_ok=True)
+  kind = np.dtype(ml_dtypes.bfloat16) if dtype == 'bfloat16' else np.float32
+  tensors = {
+    name: np.ascontiguousarray(np.asarray(array), dtype=kind)
+    for name, array in flatten(model.params)
+  }
+  with files.write_atomically(path / WEIGHTS_FILE, 'wb') as out:
+    out.write(safetensors.numpy.save(tensors))
+  model.tokenizer.save(path)
+  description = {
+    'format': FORMAT,
+    'kind': KIND,
+    'model': dataclasses.asdict(model.config),
+    'settings': dict(model.settings),
+  }
+  with files.write_atomically(path / CONFIG_FILE) as out:
+    json.dump(description, out, indent=2)
+    out.write('\n')
+
+
+def load(folder: str | os.PathLike[str]) -> Estimator:
+  """Loads a folder that ``save`` wrote.
+
+  Raises:
+    CheckpointError: not such a folder, or a damaged one.
+  """
+  path = Path(folder)
+  if not is_estimator(path):
+    raise CheckpointError(f'{path}: not an estimator (kind in {CONFIG_FILE})')
+  try:
+    found = json.loads((path / CONFIG_FILE).read_text('utf-8'))
+    if found['format'] != FORMAT:
+      raise CheckpointError(f'{path}: format {found["format"]} is not known')
+    config = heads.EstimatorConfig(**found['model'])
+    tensors = safetensors.numpy.load_file(path / WEIGHTS_FILE)
+  except (OSError, ValueError, TypeError, KeyError) as error:
+    raise CheckpointError(f'{path}: damaged ({error})') from error
+  except safetensors.SafetensorError as error:
+    raise CheckpointError(f'{path}: damaged weights ({error})') from error
+  check_shapes(config, tensors, str(path))
+  params = nested(
+    {name: np.asarray(array, np.float32) for name, array in tensors.items()}
+  )
+  return Estimator(config, params, load_tokenizer(path), found['settings'])
+
+
+def check_shapes(
+  config: heads.EstimatorConfig, tensors: Mapping[str, Any], where: str
+) -> None:
+  """Raises CheckpointError unless these are the estimator's parameters."""
+  shapes = jax.eval_shape(lambda: heads.init_params(config, jax.random.key(0)))
+  expected = {name: tuple(leaf.shape) for name, leaf in flatten(shapes)}
+  found = {name: tuple(array.shape) for name, array in tensors.items()}
+  if text := diff(expected, found):
+    raise CheckpointError(f'{where}: the weights do not fit:\n{text}')
+
+
+def flatten(params: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+  """Yields ('encoder/layers_0/wi/kernel', array) in sorted order."""
+  for key in sorted(params):
+    value = params[key]
+    if isinstance(value, Mapping):
+      for name, leaf in flatten(value):
+        yield f'{key}/{name}', leaf
+    else:
+      yield key, value
+
+
+def nested(tensors: Mapping[str, Any]) -> dict[str, Any]:
+  """The reverse of ``flatten``."""
+  tree: dict[str, Any] = {}
+  for name, value in tensors.items():
+    *parents, last = name.split('/')
+    place = tree
+    for parent in parents:
+      place = place.setdefault(parent, {})
+    place[last] = value
+  return tree

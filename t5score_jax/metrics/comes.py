@@ -1,0 +1,239 @@
+"""COMES and COMET: an encoder and a regressor trained on human judgments.
+
+COMET (Rei et al. 2020) reads hypothesis, source and reference, or only the
+first two (COMET-QE), and gives one number; COMES (2022, section 3) gives one a
+quality dimension. A segment's score is the output that was asked for, or the
+mean of all. With several references the best counts, as in the paper's tests.
+
+Not here: the network (``nn/heads.py``), nor how texts become vectors
+(``encoding.py``).
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import jax
+import numpy as np
+
+from t5score_jax import encoding
+from t5score_jax.checkpoints import bundle as bundles
+from t5score_jax.checkpoints import comet, estimators
+from t5score_jax.data.records import Segment
+from t5score_jax.metrics import base
+from t5score_jax.nn import heads
+
+MEAN = 'mean'
+REFERENCE_RULES = ('max', 'mean')
+_ROWS = 4096
+
+
+class Metric(base.Metric):
+  """A regressor as a metric.
+
+  Attributes:
+    progress: called with (texts done, texts in all) while scoring; None.
+  """
+
+  name = 'COMES'
+
+  def __init__(
+    self,
+    model: str | os.PathLike[str] | None = None,
+    output: str = MEAN,
+    reference_rule: str = 'max',
+    tokenizer: str | os.PathLike[str] | None = None,
+    layer_transformation: str | None = None,
+    max_length: int | None = None,
+    batch_tokens: int | None = None,
+    dtype: str = 'float32',
+  ):
+    """Loads the model.
+
+    Args:
+      model: an estimator's folder, or that of a COMET checkpoint
+        (``hparams.yaml`` and a ``.ckpt``).
+      output: the output that is the score, or 'mean' of all.
+      reference_rule: 'max' or 'mean', with several references.
+      tokenizer: of a COMET checkpoint, see ``checkpoints.comet.load_comet``.
+      layer_transformation: of a COMET checkpoint, likewise.
+      max_length: tokens a text; the rest is cut, and counted. Default: the
+        model's, else what its encoder has positions for.
+      batch_tokens: tokens a batch on one device. Bounds memory only.
+      dtype: of the encoder, 'float32' or 'bfloat16'.
+
+    Raises:
+      FileNotFoundError: there is no such folder.
+      ValueError: an option has a value that it can't have, or the model is
+        damaged.
+    """
+    if reference_rule not in REFERENCE_RULES:
+      raise ValueError(
+        f'reference_rule {reference_rule!r}: use one of '
+        f'{", ".join(REFERENCE_RULES)}'
+      )
+    found = load(model, tokenizer, layer_transformation)
+    outputs = found.config.outputs
+    if output != MEAN and output not in outputs:
+      raise ValueError(
+        f'output {output!r}: the model has {", ".join(outputs)}, and {MEAN}'
+      )
+    self.output = output
+    self.outputs = outputs
+    self.reference_rule = reference_rule
+    self.progress: encoding.Progress | None = None
+    self._config = found.config
+    self._head = {'estimator': found.params['estimator']}
+    if max_length is None:
+      max_length = found.settings.get('max_length')
+    self._encoder = encoding.TextEmbedder(
+      found,
+      max_length=max_length,
+      batch_tokens=batch_tokens,
+      dtype=dtype,
+    )
+    self._model = {
+      'model': str(found.settings.get('name') or Path(str(model)).name),
+      'checkpoint': bundles.checkpoint_hash(found.params),
+      'vocabulary': found.tokenizer.fingerprint()[:12],
+    }
+
+  def signature(self) -> str:
+    """The settings and versions; that of scores says `nrefs` as well."""
+    return self._sign_with({})
+
+  def _sign_with(self, observed: Mapping[str, object]) -> str:
+    mixed = (
+      self._config.layer_transformation if self._config.layer == 'mix' else ''
+    )
+    return base.format_signature(
+      {
+        'metric': self.name,
+        **{
+          k: v.replace('|', '_').replace(' ', '_')
+          for k, v in self._model.items()
+        },
+        'output': self.output,
+        'conditioning': 'source+reference'
+        if self._config.reference
+        else 'source',
+        **({'mix': mixed} if mixed else {}),
+        **observed,
+        'length': self._encoder.max_length,
+        'dtype': self._encoder.dtype,
+      }
+    )
+
+  def score_segments(self, segments: Sequence[Segment]) -> base.Scores:
+    """Scores segments; every output of the model is a component."""
+    base.require_sources(segments, self.name)
+    observed: dict[str, object] = {}
+    references: list[tuple[str, ...]] = [('',)] * len(segments)
+    if self._config.reference:
+      observed['nrefs'] = base.require_references(segments, self.name)
+      observed['refs'] = self.reference_rule
+      references = [segment.references for segment in segments]
+    texts = [s.hypothesis for s in segments] + [
+      s.source or '' for s in segments
+    ]
+    if self._config.reference:
+      texts += [text for several in references for text in several]
+    vectors, truncated = self._encoder.vectors(texts, self.progress)
+    count = len(segments)
+    owners = np.repeat(np.arange(count), [len(r) for r in references])
+    values = self._estimate(
+      vectors[:count][owners],
+      vectors[count : 2 * count][owners],
+      vectors[2 * count :] if self._config.reference else None,
+    )
+    chosen = self._reduce(values, owners, count)
+    scores = chosen.mean(1)
+    if self.output != MEAN:
+      scores = chosen[:, self.outputs.index(self.output)]
+    return base.Scores(
+      scores.astype(np.float32),
+      self._sign_with(observed),
+      {
+        name: chosen[:, n].astype(np.float32)
+        for n, name in enumerate(self.outputs)
+        if len(self.outputs) > 1
+      },
+      truncated=truncated,
+    )
+
+  def _estimate(
+    self,
+    hypotheses: np.ndarray,
+    sources: np.ndarray,
+    references: np.ndarray | None,
+  ) -> np.ndarray:
+    """Outputs, float64 [rows, outputs]."""
+    found = []
+    for start in range(0, len(hypotheses), _ROWS):
+      part = slice(start, start + _ROWS)
+      rows = len(hypotheses[part])
+      size = _ROWS if len(hypotheses) > _ROWS else 1 << (rows - 1).bit_length()
+      padding = ((0, size - rows), (0, 0))
+      arrays = [
+        np.pad(a[part], padding)
+        for a in (hypotheses, sources, references)
+        if a is not None
+      ]
+      result = _estimate(self._config, self._head, *arrays)
+      found.append(np.asarray(result, np.float64)[:rows])
+    width = len(self.outputs)
+    return np.concatenate(found) if found else np.zeros((0, width))
+
+  def _reduce(
+    self, values: np.ndarray, owners: np.ndarray, count: int
+  ) -> np.ndarray:
+    """The best reference's outputs, or their mean: [count, outputs]."""
+    combine = np.maximum if self.reference_rule == 'max' else np.add
+    starts = np.searchsorted(owners, np.arange(count))
+    if not count:
+      return values
+    # Each output has its own best reference.
+    reduced = combine.reduceat(values, starts, axis=0)
+    if self.reference_rule == 'mean':
+      reduced = reduced / np.bincount(owners, minlength=count)[:, None]
+    return np.asarray(reduced)
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def _estimate(config, params, hypothesis, source, reference=None):
+  # Products in less than float32 are what accelerators do unless told.
+  with jax.default_matmul_precision('float32'):
+    return heads.estimate(params, config, hypothesis, source, reference)
+
+
+def load(
+  model: str | os.PathLike[str] | None,
+  tokenizer: str | os.PathLike[str] | None = None,
+  layer_transformation: str | None = None,
+) -> estimators.Estimator:
+  """Loads an estimator's folder, or a COMET checkpoint.
+
+  Raises:
+    FileNotFoundError: there is no such folder.
+    ValueError: none is named, or it is damaged.
+  """
+  if not model:
+    raise ValueError(
+      'COMES needs a model: give the folder of an estimator or of a COMET '
+      'checkpoint as the option model'
+    )
+  path = Path(model)
+  if not path.exists():
+    raise FileNotFoundError(f'no model {str(model)!r}: there is no such folder')
+  if estimators.is_estimator(path):
+    if tokenizer or layer_transformation:
+      raise ValueError(
+        'tokenizer and layer_transformation are for COMET checkpoints'
+      )
+    return estimators.load(path)
+  return comet.load_comet(
+    path, tokenizer, layer_transformation=layer_transformation
+  )
