@@ -47,8 +47,8 @@ def open_source(path: Path, options: Options) -> Source:
   """Opens a checkpoint.
 
   Args:
-    path: `checkpoint_N`, or a MODEL_DIR of T5X's, of which the latest is
-      opened.
+    path: `checkpoint_N`, the file `checkpoint` or the folder `state` in it, or
+      a MODEL_DIR of T5X's, of which the latest is opened.
     options: What the files do not say.
 
   Returns:
@@ -91,7 +91,7 @@ def open_source(path: Path, options: Options) -> Source:
 
 def _find(path: Path) -> Path | None:
   """The folder `checkpoint_N` that a path means."""
-  if path.is_file() and path.name == _FILE:
+  if path.name == _STATE or (path.is_file() and path.name == _FILE):
     path = path.parent
   if not path.is_dir():
     return None
