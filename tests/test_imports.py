@@ -61,8 +61,9 @@ LEVELS: dict[int, list[str]] = {
     ' checkpoints.huggingface_tokenizer checkpoints.huggingface_card'
     ' checkpoints.huggingface checkpoints.convert',
     'calibration',
-    'evaluation.significance evaluation.questions evaluation.parts'
-    ' evaluation.agreement evaluation.tables',
+    'evaluation.significance evaluation.pair_bootstrap evaluation.questions'
+    ' evaluation.mqm evaluation.mtme_files evaluation.layouts evaluation.parts'
+    ' evaluation.agreement evaluation.tables evaluation.wmt20',
     'leaderboard.data leaderboard.analysis leaderboard.layouts',
   ],
   3: [

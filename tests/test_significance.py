@@ -6,7 +6,13 @@ import numpy as np
 import pytest
 import scipy.stats
 
-from t5score_jax.evaluation import correlation, darr, permutation, significance
+from t5score_jax.evaluation import (
+  correlation,
+  darr,
+  pair_bootstrap,
+  permutation,
+  significance,
+)
 
 
 def example(systems=5, segments=40, seed=0):
@@ -48,7 +54,7 @@ def test_bootstrap_of_darr_is_the_tau_of_the_drawn_pairs(ties):
   human, metrics = example()
   metrics = {name: np.round(m) for name, m in metrics.items()}  # ties
   pairs = darr.pairs_from_ratings(human, 0.8)
-  found = significance.bootstrap_darr(
+  found = pair_bootstrap.bootstrap_darr(
     pairs, metrics, resamples=20, seed=7, ties=ties
   )
   present = np.unique(pairs.segments)
@@ -79,7 +85,7 @@ def test_bootstrap_over_pairs_is_narrower_than_over_segments():
   pairs = darr.pairs_from_ratings(human, 0.5)
   widths = []
   for unit in ('pair', 'segment'):
-    found = significance.bootstrap_darr(pairs, metrics, unit=unit)
+    found = pair_bootstrap.bootstrap_darr(pairs, metrics, unit=unit)
     low, high = found.interval('weak')
     widths.append(high - low)
   assert widths[0] < widths[1]
@@ -206,9 +212,9 @@ def test_missing_scores_and_no_pairs_are_errors():
   with pytest.raises(ValueError, match='no finite score'):
     significance.bootstrap_pearson(human, metrics)
   with pytest.raises(ValueError, match='no ranked pairs'):
-    significance.bootstrap_darr(darr.pairs_from_ratings(human, 1e9), metrics)
+    pair_bootstrap.bootstrap_darr(darr.pairs_from_ratings(human, 1e9), metrics)
   with pytest.raises(ValueError, match='no finite score'):
-    significance.bootstrap_darr(darr.pairs_from_ratings(human, 0.1), metrics)
+    pair_bootstrap.bootstrap_darr(darr.pairs_from_ratings(human, 0.1), metrics)
 
 
 def swapped_loop(human, a, b, unit, resamples, seed, function):

@@ -17,6 +17,7 @@ import numpy as np
 from t5score_jax.data import files
 from t5score_jax.evaluation import (
   correlation,
+  pair_bootstrap,
   permutation,
   significance,
   soft_accuracy,
@@ -240,7 +241,7 @@ def _prepare_calibrated(
         'calibrated-accuracy is resampled by item only: add --group item'
       )
     # The thresholds stay those of all the data, as in the permutation test.
-    return significance.bootstrap_outcomes(
+    return pair_bootstrap.bootstrap_outcomes(
       grid.human.shape[1],
       {
         name: tie_calibration.outcomes(scores, pairs, found[name].threshold)
@@ -432,7 +433,7 @@ def _prepare_darr(
     grid.metrics,
     len(pairs),
     function,
-    lambda seed: significance.bootstrap_darr(
+    lambda seed: pair_bootstrap.bootstrap_darr(
       pairs,
       grid.metrics,
       resamples=question.resamples,

@@ -25,7 +25,7 @@ KEYS = ('language_pair', 'system', 'segment')
 _ALIASES = {
   'language_pair': ('lp',),
   'system': ('sys', 'system_id'),
-  'segment': ('seg_id', 'sid', 'segment_id'),
+  'segment': ('seg_id', 'sid', 'segment_id', 'index'),
 }
 
 
@@ -40,6 +40,7 @@ class ScoreTable:
       such column.
     lines: The line each row stands on.
     values: Float64 [rows] by column, NaN where the cell is empty.
+    notes: What of the file was not used, and why, one sentence each.
   """
 
   path: str
@@ -47,6 +48,7 @@ class ScoreTable:
   rows: list[tuple[str, str, str]]
   lines: np.ndarray
   values: dict[str, np.ndarray]
+  notes: tuple[str, ...] = ()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -138,6 +140,7 @@ def read_table(
   columns: Mapping[str, str] | None = None,
   score_name: str | None = None,
   quoting: str = 'none',
+  where: Mapping[str, str] | None = None,
 ) -> ScoreTable:
   """Reads the wanted number columns of a TSV, CSV or JSONL file and its keys.
 
@@ -151,6 +154,8 @@ def read_table(
     columns: What the file calls a key or a wanted column: {'system': 'sys'}.
     score_name: What the file's column `score` is to be called.
     quoting: Of TSV cells, 'none' or 'csv'; see `data.tables`.
+    where: Take only rows whose cells have these values; a note says how many
+      others there are.
 
   Returns:
     The rows in the file's order.
@@ -168,7 +173,11 @@ def read_table(
   rows: list[tuple[str, str, str]] = []
   lines: list[int] = []
   values: dict[str, list[float]] = {}
+  others = 0
   for number, row in _rows(path, quoting):
+    if where and not _chosen(row, where, path, number):
+      others += 1
+      continue
     if names is None:
       for key in KEYS:
         for name in (columns.get(key, key), *_ALIASES[key]):
@@ -193,14 +202,35 @@ def read_table(
         )
       values[name].append(_number(row[column], path, number, column))
   if not rows:
-    raise files.RecordError('the file has no rows', path=path)
+    raise files.RecordError(
+      f'none of the {others} rows has '
+      + ', '.join(f'{name}={value}' for name, value in (where or {}).items())
+      if others
+      else 'the file has no rows',
+      path=path,
+    )
   return ScoreTable(
     path,
     tuple(keys),
     rows,
     np.array(lines),
     {name: np.array(column) for name, column in values.items()},
+    (f'{path}: {others} rows not chosen (--where)',) if others else (),
   )
+
+
+def _chosen(
+  row: Mapping[str, object], where: Mapping[str, str], path: str, line: int
+) -> bool:
+  for name in where:
+    if name not in row:
+      raise files.RecordError(
+        f'no column {name!r} to choose rows by',
+        path=path,
+        line=line,
+        field=name,
+      )
+  return all(str(row[name]) == value for name, value in where.items())
 
 
 def _key(

@@ -7,7 +7,8 @@ metrics see the same draws, which is what makes the comparison paired
 
 No resample is ever gathered: a draw is how often each segment was taken, and
 the statistics that matter are functions of sums over segments, so that all
-draws of all metrics are one matrix product. Tests that swap two metrics'
+draws of all metrics are one matrix product. Statistics that count pairs of
+translations are resampled in `pair_bootstrap`. Tests that swap two metrics'
 scores instead of resampling segments are in `permutation`.
 """
 
@@ -20,7 +21,6 @@ from collections.abc import Callable, Iterator, Sequence
 import numpy as np
 
 from t5score_jax.evaluation import correlation
-from t5score_jax.evaluation.darr import RankedPairs
 
 # Draws are made in pieces of about this many numbers, to bound the memory.
 _CHUNK_NUMBERS = 1 << 22
@@ -154,9 +154,14 @@ def segment_draws(
     )
 
 
-def _stack(
+def stack(
   metrics: dict[str, np.ndarray],
 ) -> tuple[tuple[str, ...], np.ndarray]:
+  """The names and the arrays of metrics, the latter as one float64 array.
+
+  Raises:
+    ValueError: There is no metric.
+  """
   if not metrics:
     raise ValueError('there is no metric to resample')
   return tuple(metrics), np.stack(
@@ -164,14 +169,25 @@ def _stack(
   )
 
 
-def _run(
+def run_sums(
   names: tuple[str, ...],
   sums: np.ndarray,
   finish: Callable[[np.ndarray], np.ndarray],
   resamples: int,
   seed: int,
 ) -> Replicates:
-  # sums [N, ...]: what each segment adds. finish: [b, ...] -> [b, M].
+  """Resamples a statistic that is a function of sums over segments.
+
+  Args:
+    names: M metrics.
+    sums: What each segment adds, [N, ...].
+    finish: Makes the statistic of sums, [b, ...] -> [b, M].
+    resamples: How many draws of segments.
+    seed: Of the draws.
+
+  Raises:
+    ValueError: Fewer than two segments or no resample.
+  """
   flat = sums.reshape(len(sums), -1)
   draws = [
     finish((counts @ flat).reshape(len(counts), *sums.shape[1:]))
@@ -181,73 +197,10 @@ def _run(
   return Replicates(names, values, np.concatenate(draws), seed)
 
 
-def _ratio(numerator: np.ndarray, denominator: np.ndarray) -> np.ndarray:
-  # A resample without anything to count has the defined value 0.
+def ratio(numerator: np.ndarray, denominator: np.ndarray) -> np.ndarray:
+  """Divides; a resample without anything to count has the defined value 0."""
   safe = np.where(denominator > 0, denominator, 1.0)
   return np.where(denominator > 0, numerator / safe, 0.0)
-
-
-def bootstrap_darr(
-  pairs: RankedPairs,
-  metrics: dict[str, np.ndarray],
-  *,
-  resamples: int = 1000,
-  seed: int = 12345,
-  ties: str = 'discordant',
-  unit: str = 'segment',
-) -> Replicates:
-  """Resamples `correlation.darr_tau`.
-
-  Args:
-    pairs: P ranked pairs.
-    metrics: Scores [S, N] by metric, finite wherever a pair needs them.
-    resamples: How many draws.
-    seed: Of the draws.
-    ties: A name in `correlation.TIE_RULES`.
-    unit: 'segment' draws segments with all their pairs; 'pair' draws pairs as
-      if they were independent, as WMT did (narrower, too narrow, intervals).
-
-  Raises:
-    ValueError: No pairs, missing scores, an unknown rule or unit.
-  """
-  names, scores = _stack(metrics)
-  if unit not in ('segment', 'pair'):
-    raise ValueError(f"unknown unit {unit!r}; 'segment' or 'pair'")
-  if ties not in correlation.TIE_RULES:
-    raise ValueError(f'unknown tie rule {ties!r}')
-  if not len(pairs):
-    raise ValueError('there are no ranked pairs to resample')
-  # [M, P]: above 0 where the metric agrees.
-  margin = (
-    scores[:, pairs.better, pairs.segments]
-    - scores[:, pairs.worse, pairs.segments]
-  )
-  if not np.isfinite(margin).all():
-    raise ValueError('a ranked pair has no finite score under some metric')
-  numerator, denominator = correlation.TIE_RULES[ties]
-  tied = margin == 0
-  parts = np.stack(
-    [
-      np.where(tied, numerator, np.sign(margin)),
-      np.where(tied, denominator, 1.0),
-    ],
-    axis=-1,
-  )
-  if unit == 'pair':
-    sums = parts.transpose(1, 0, 2)
-  else:
-    _, place = np.unique(pairs.segments, return_inverse=True)
-    sums = np.zeros((place.max() + 1, len(names), 2))
-    for metric in range(len(names)):
-      for k in range(2):
-        sums[:, metric, k] = np.bincount(place, parts[metric, :, k])
-  return _run(
-    names,
-    sums,
-    lambda totals: _ratio(totals[..., 0], totals[..., 1]),
-    resamples,
-    seed,
-  )
 
 
 def bootstrap_pearson(
@@ -268,7 +221,7 @@ def bootstrap_pearson(
   Raises:
     ValueError: Missing scores or fewer than two segments.
   """
-  names, scores = _stack(metrics)
+  names, scores = stack(metrics)
   rated = ~np.isnan(human)
   if not np.isfinite(scores[:, rated]).all():
     raise ValueError('a rated entry has no finite score under some metric')
@@ -291,9 +244,9 @@ def bootstrap_pearson(
     variance = np.maximum(sxx - sx * sx / count, 0) * np.maximum(
       syy - sy * sy / count, 0
     )
-    return np.clip(_ratio(sxy - sx * sy / count, np.sqrt(variance)), -1, 1)
+    return np.clip(ratio(sxy - sx * sy / count, np.sqrt(variance)), -1, 1)
 
-  return _run(names, sums, finish, resamples, seed)
+  return run_sums(names, sums, finish, resamples, seed)
 
 
 def bootstrap_items(
@@ -319,7 +272,7 @@ def bootstrap_items(
   Raises:
     ValueError: As `correlation.grouped`, and for fewer than two segments.
   """
-  names, scores = _stack(metrics)
+  names, scores = stack(metrics)
   each = np.stack(
     [
       correlation.grouped(human, metric, statistic, 'item').per_group
@@ -331,54 +284,10 @@ def bootstrap_items(
   sums = np.stack(
     [np.where(counted, each, 0.0), counted.astype(np.float64)], axis=-1
   )
-  return _run(
+  return run_sums(
     names,
     sums,
-    lambda totals: _ratio(totals[..., 0], totals[..., 1]),
-    resamples,
-    seed,
-  )
-
-
-def bootstrap_outcomes(
-  segments: int,
-  outcomes: dict[str, np.ndarray],
-  places: np.ndarray,
-  weights: np.ndarray,
-  *,
-  resamples: int = 1000,
-  seed: int = 12345,
-) -> Replicates:
-  """Resamples the weighted share of pairs that a metric gets right, by item.
-
-  Args:
-    segments: N, of which each pair lies in one.
-    outcomes: Which pairs a metric gets right, bool [P] by metric.
-    places: The segment of each pair, int [P].
-    weights: What each pair counts, [P].
-    resamples: How many draws of segments.
-    seed: Of the draws.
-
-  Raises:
-    ValueError: Fewer than two segments with a pair, no metric.
-  """
-  names, right = _stack(outcomes)
-  sums = np.stack(
-    [
-      np.stack(
-        [np.bincount(places, row * weights, segments) for row in right], axis=1
-      ),
-      np.repeat(
-        np.bincount(places, weights, segments)[:, None], len(names), axis=1
-      ),
-    ],
-    axis=-1,
-  )
-  sums = sums[sums[:, 0, 1] > 0]
-  return _run(
-    names,
-    sums,
-    lambda totals: _ratio(totals[..., 0], totals[..., 1]),
+    lambda totals: ratio(totals[..., 0], totals[..., 1]),
     resamples,
     seed,
   )
@@ -414,7 +323,7 @@ def bootstrap_systems(
   Raises:
     ValueError: Fewer than two segments, an unknown statistic.
   """
-  names, scores = _stack(metrics)
+  names, scores = stack(metrics)
   every = np.concatenate([np.asarray(human, np.float64)[None], scores])
   given = np.isfinite(every)
   # [M + 1, S, N] -> [N, M + 1, S, 2]
@@ -425,14 +334,14 @@ def bootstrap_systems(
 
   def finish(totals: np.ndarray) -> np.ndarray:
     # [b, M + 1, S]: the human means come first.
-    means = _ratio(totals[..., 0], totals[..., 1])
+    means = ratio(totals[..., 0], totals[..., 1])
     with warnings.catch_warnings():
       warnings.simplefilter('ignore', correlation.ConstantInputWarning)
       return np.array(
         [[function(draw[0], metric) for metric in draw[1:]] for draw in means]
       )
 
-  return _run(names, sums, finish, resamples, seed)
+  return run_sums(names, sums, finish, resamples, seed)
 
 
 def bootstrap_any(
@@ -458,7 +367,7 @@ def bootstrap_any(
   Raises:
     ValueError: Fewer than two segments, or whatever `function` raises.
   """
-  names, scores = _stack(metrics)
+  names, scores = stack(metrics)
   draws = []
   for counts in segment_draws(human.shape[1], resamples, seed):
     for row in counts.astype(np.int64):

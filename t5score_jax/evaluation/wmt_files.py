@@ -1,7 +1,8 @@
 """Files in the layouts of WMT's metrics tasks, read as score tables.
 
 Score files (`NAME.seg.score`, `NAME.sys.score`) and the official direct
-assessments (`ad-seg-scores-LP.csv`, `ad-sys-scores-LP.csv`), gzipped or not.
+assessments (`ad-seg-scores-LP.csv`, `ad-sys-scores-LP.csv`), and those of the
+quality estimation task's MLQE-PE, gzipped or not.
 Files with a header whose columns the user names are `scores`' business.
 """
 
@@ -10,11 +11,13 @@ from __future__ import annotations
 import math
 import os
 import re
+from collections.abc import Sequence
 
 import numpy as np
 
 from t5score_jax.data import files
-from t5score_jax.evaluation.scores import ScoreTable
+from t5score_jax.data import tables as data_tables
+from t5score_jax.evaluation.scores import KEYS, ScoreTable
 
 # METRIC LP TESTSET REF SYSTEM [DOC SEG] SCORE
 _SYSTEM_FIELDS = 6
@@ -36,40 +39,38 @@ def _finite(text: str, path: str, line: int, field: str) -> float:
 def read_wmt_scores(
   path: str | os.PathLike[str],
   *,
-  test_set: str,
+  test_set: str | None = None,
   reference: str | None = None,
+  by_line: bool = False,
 ) -> ScoreTable:
   """Reads a `.seg.score` or `.sys.score` file of one metric.
 
   Args:
     path: The file; fields METRIC LP TESTSET REF SYSTEM [DOC SEG] SCORE,
       separated by white space, no header.
-    test_set: Which TESTSET to take, e.g. 'newstest2020'.
+    test_set: Which TESTSET to take, e.g. 'newstest2020'; None where the file
+      has only one.
     reference: Which REF to take; None means the one called like the test set,
-      WMT's first reference.
+      WMT's first reference, or the only one there is.
+    by_line: Whether a segment is called by its place among the lines of its
+      system, from 1 (as the official ratings call it), instead of DOC::SEG.
 
   Returns:
     The rows taken; a segment is called 'DOC::SEG', '' in a system file. The
-    one column is called as METRIC says.
+    one column is called as METRIC says. A note says how many rows were of
+    other test sets or references.
 
   Raises:
     files.RecordError: Another number of fields, a score that is not a finite
       number, two metrics in one file, nothing of that test set.
   """
   path = os.fspath(path)
-  reference = test_set if reference is None else reference
-  rows: list[tuple[str, str, str]] = []
-  lines: list[int] = []
-  values: list[float] = []
-  metric = None
-  width = None
+  everything: list[tuple[int, list[str]]] = []
   with files.open_text(path) as stream:
     for number, line in enumerate(stream, 1):
       fields = line.split()
-      width = width or len(fields)
-      if len(fields) != width or width not in (
-        _SYSTEM_FIELDS,
-        _SEGMENT_FIELDS,
+      if len(fields) not in (_SYSTEM_FIELDS, _SEGMENT_FIELDS) or (
+        everything and len(fields) != len(everything[0][1])
       ):
         raise files.RecordError(
           f'{len(fields)} fields; a line has METRIC LP TESTSET REF SYSTEM '
@@ -77,30 +78,76 @@ def read_wmt_scores(
           path=path,
           line=number,
         )
-      metric = metric or fields[0]
-      if fields[0] != metric:
+      if everything and fields[0] != everything[0][1][0]:
         raise files.RecordError(
-          f'a score of {fields[0]!r} in the file of {metric!r}',
+          f'a score of {fields[0]!r} in the file of {everything[0][1][0]!r}',
           path=path,
           line=number,
         )
-      if fields[2] != test_set or fields[3] != reference:
-        continue
-      segment = '::'.join(fields[5:7]) if width == _SEGMENT_FIELDS else ''
-      rows.append((fields[1], fields[4], segment))
-      lines.append(number)
-      values.append(_finite(fields[-1], path, number, 'SCORE'))
-  if metric is None or not rows:
+      everything.append((number, fields))
+  if not everything:
+    raise files.RecordError('the file has no scores', path=path)
+  sets = list(dict.fromkeys(fields[2] for _, fields in everything))
+  if test_set is None:
+    test_set = _only(sets, 'test set', '--test-set', path)
+  references = list(
+    dict.fromkeys(
+      fields[3] for _, fields in everything if fields[2] == test_set
+    )
+  )
+  if reference is None and test_set in references:
+    reference = test_set
+  elif reference is None and references:
+    reference = _only(references, 'reference', '--reference', path)
+  taken = [
+    (number, fields)
+    for number, fields in everything
+    if fields[2] == test_set and fields[3] == reference
+  ]
+  if not taken:
     raise files.RecordError(
-      f'nothing of the test set {test_set!r} with the reference {reference!r}',
+      f'nothing of the test set {test_set!r} with the reference {reference!r}; '
+      f'there are the test sets {", ".join(sets)}'
+      + (f' and the references {", ".join(references)}' if references else ''),
       path=path,
     )
+  return _score_table(path, taken, len(everything) - len(taken), by_line)
+
+
+def _only(names: list[str], what: str, flag: str, path: str) -> str:
+  if len(names) > 1:
+    raise files.RecordError(
+      f'there is more than one {what} ({", ".join(names)}): say which ({flag})',
+      path=path,
+    )
+  return names[0]
+
+
+def _score_table(
+  path: str, taken: list[tuple[int, list[str]]], others: int, by_line: bool
+) -> ScoreTable:
+  rows = []
+  places: dict[tuple[str, str], int] = {}
+  for _, fields in taken:
+    segment = ''
+    if len(fields) == _SEGMENT_FIELDS:
+      system = (fields[1], fields[4])
+      places[system] = places.get(system, 0) + 1
+      segment = str(places[system]) if by_line else '::'.join(fields[5:7])
+    rows.append((fields[1], fields[4], segment))
   return ScoreTable(
     path,
-    ('language_pair', 'system', 'segment'),
+    KEYS,
     rows,
-    np.array(lines),
-    {metric: np.array(values)},
+    np.array([number for number, _ in taken]),
+    {
+      taken[0][1][0]: np.array(
+        [_finite(fields[-1], path, number, 'SCORE') for number, fields in taken]
+      )
+    },
+    (f'{path}: {others} rows of other test sets or references not used',)
+    if others
+    else (),
   )
 
 
@@ -162,7 +209,60 @@ def read_wmt_da(
         values[ours].append(_finite(row[theirs], path, number, theirs))
   return ScoreTable(
     path,
-    ('language_pair', 'system', 'segment'),
+    KEYS,
+    rows,
+    np.array(lines),
+    {name: np.array(column) for name, column in values.items()},
+  )
+
+
+def is_mlqe_header(header: Sequence[str]) -> bool:
+  """Whether a TSV header is that of MLQE-PE's direct assessments."""
+  return {'index', 'original', 'translation', 'z_mean'} <= set(header)
+
+
+def read_mlqe_pe(
+  path: str | os.PathLike[str], language_pair: str | None = None
+) -> ScoreTable:
+  """Reads MLQE-PE's direct assessments: `test20.ende.df.short.tsv` and so on.
+
+  Args:
+    path: TSV with the header index, original, translation, scores, mean,
+      z_scores, z_mean, model_scores; without quoting.
+    language_pair: Whose they are; None takes it from the file's name.
+
+  Returns:
+    The rows, with those of the columns 'mean', 'z_mean' and 'model_scores'
+    that there are. There is one system, called 'MT'.
+
+  Raises:
+    files.RecordError: A row of another width, a value that is not a finite
+      number, or no language pair can be told.
+  """
+  path = os.fspath(path)
+  if language_pair is None:
+    found = re.search(r'[.-]([a-z]{2})-?([a-z]{2})[.-]', os.path.basename(path))
+    if not found:
+      raise files.RecordError(
+        'the language pair cannot be told from the name; say which it is',
+        path=path,
+      )
+    language_pair = f'{found[1]}-{found[2]}'
+  rows: list[tuple[str, str, str]] = []
+  lines: list[int] = []
+  values: dict[str, list[float]] = {}
+  with files.open_text(path) as stream:
+    for number, row in data_tables.read_table(stream, path, 'tsv').rows:
+      rows.append((language_pair, 'MT', row['index']))
+      lines.append(number)
+      for name in ('mean', 'z_mean', 'model_scores'):
+        if name in row:
+          values.setdefault(name, []).append(
+            _finite(row[name], path, number, name)
+          )
+  return ScoreTable(
+    path,
+    KEYS,
     rows,
     np.array(lines),
     {name: np.array(column) for name, column in values.items()},

@@ -1,0 +1,307 @@
+"""MQM: from annotated errors to segment scores, in whole and by category.
+
+Reads the TSV files in which Google publishes MQM annotations (one error a row:
+system, document, segment, rater, category, severity) and weighs errors as
+Freitag et al. (2021), "Experts, errors, and context", do. Scores that others
+have computed already are read by `scores`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import re
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from t5score_jax.data import files
+from t5score_jax.evaluation import correlation
+from t5score_jax.evaluation.scores import KEYS, ScoreTable
+
+# Freitag et al. (2021), table 4: SEVERITY[/CATEGORY[/SUBCATEGORY]]:WEIGHT, the
+# longest match counts.
+WEIGHTS = (
+  'Major:5 Minor:1 Neutral:0 No-error:0 Major/Non-translation!:25'
+  ' Minor/Fluency/Punctuation:0.1'
+)
+# Google's names over the years.
+_COLUMNS = {
+  'system': ('system',),
+  'document': ('doc',),
+  'place': ('doc_id', 'doc_seg_id', 'docSegId'),
+  'line': ('seg_id', 'global_seg_id', 'globalSegId'),
+  'rater': ('rater',),
+  'category': ('category',),
+  'severity': ('severity',),
+}
+# T5Score's five (section 4.1), as the columns of a table are called.
+CATEGORIES = (
+  'accuracy',
+  'fluency',
+  'terminology',
+  'style',
+  'locale-convention',
+)
+NORMALISATIONS = ('z', 'range')
+
+
+def is_mqm_header(header: Sequence[str]) -> bool:
+  """Whether a TSV header is that of annotated errors."""
+  return {'rater', 'category', 'severity', 'system'} <= set(header)
+
+
+def parse_weights(text: str) -> dict[str, float]:
+  """Reads weights: SEVERITY[/CATEGORY[/SUBCATEGORY]]:WEIGHT ...
+
+  >>> parse_weights('Major:5 Minor/Fluency:0.5')['minor/fluency']
+  0.5
+
+  Raises:
+    ValueError: The text has another form, or a weight is below 0.
+  """
+  found = {}
+  for part in text.split():
+    name, colon, number = part.rpartition(':')
+    try:
+      weight = float(number)
+    except ValueError:
+      weight = -1.0
+    if not (name and colon and 0 <= weight < float('inf')):
+      raise ValueError(
+        f'{part!r} is no weight: SEVERITY[/CATEGORY[/SUBCATEGORY]]:WEIGHT, '
+        'of 0 or more'
+      )
+    found[name.lower()] = weight
+  return found
+
+
+@dataclasses.dataclass(frozen=True)
+class _Error:
+  key: tuple[str, str]
+  rater: str
+  category: str
+  weight: float
+
+
+def _weight(
+  weights: Mapping[str, float], severity: str, category: str
+) -> float | None:
+  parts = [severity.lower(), *category.lower().split('/')]
+  for length in range(len(parts), 0, -1):
+    name = '/'.join(parts[:length])
+    if name in weights:
+      return weights[name]
+  return None
+
+
+def category_name(category: str) -> str:
+  """The column of a category: its first part, in lower case, with hyphens.
+
+  >>> category_name('Locale convention/Currency format')
+  'locale-convention'
+  """
+  first = category.partition('/')[0].lower()
+  return re.sub(r'[^a-z0-9]+', '-', first).strip('-')
+
+
+def read_mqm(
+  path: str | os.PathLike[str],
+  language_pair: str = '',
+  *,
+  weights: str = WEIGHTS,
+  by_line: bool = False,
+) -> ScoreTable:
+  """Reads annotated errors as segment scores.
+
+  A rater's score of a segment is minus the sum of the weights of its errors;
+  the segment's score is the mean over the raters who saw it.
+
+  Args:
+    path: The TSV file, with a header, without quoting.
+    language_pair: Which it is of.
+    weights: See `parse_weights`.
+    by_line: Whether a segment is called by its number in the test set instead
+      of DOCUMENT::NUMBER, as WMT calls it.
+
+  Returns:
+    A table with the column 'mqm' and one 'mqm-CATEGORY' for each category
+    that occurs and each of T5Score's five; 0 is best.
+
+  Raises:
+    files.RecordError: A column is missing, a row has another width, or a
+      severity has no weight.
+  """
+  path = os.fspath(path)
+  errors: list[_Error] = []
+  lines: list[int] = []
+  table = parse_weights(weights)
+  with files.open_text(path) as stream:
+    header = next(stream, '').split('\t')
+    places = _find_columns(header, path)
+    for number, line in enumerate(stream, 2):
+      fields = line.split('\t')
+      if len(fields) != len(header):
+        raise files.RecordError(
+          f'{len(fields)} fields where the header has {len(header)}',
+          path=path,
+          line=number,
+        )
+      errors.append(_read_error(fields, places, table, by_line, path, number))
+      lines.append(number)
+  if not errors:
+    raise files.RecordError('the file has no annotation', path=path)
+  return _table(path, language_pair, errors, lines)
+
+
+def _find_columns(header: list[str], path: str) -> dict[str, int]:
+  found = {}
+  for name, candidates in _COLUMNS.items():
+    there = [c for c in candidates if c in header]
+    if there:
+      found[name] = header.index(there[0])
+    elif name not in ('place', 'line'):
+      raise files.RecordError(
+        f'no column {candidates[0]!r} in the header {header}',
+        path=path,
+        line=1,
+        field=candidates[0],
+      )
+  if 'place' not in found and 'line' not in found:
+    raise files.RecordError(
+      'no column says which segment an error is in (doc_id or seg_id)',
+      path=path,
+      line=1,
+    )
+  return found
+
+
+def _read_error(
+  fields: list[str],
+  places: dict[str, int],
+  weights: Mapping[str, float],
+  by_line: bool,
+  path: str,
+  number: int,
+) -> _Error:
+  row = {name: fields[place] for name, place in places.items()}
+  if by_line and 'line' not in row:
+    raise files.RecordError(
+      'no column with the number of the segment in the test set (seg_id)',
+      path=path,
+      line=1,
+    )
+  if by_line or 'place' not in row:
+    segment = row['line']
+  else:
+    segment = f'{row["document"]}::{row["place"]}'
+  weight = _weight(weights, row['severity'], row['category'])
+  if weight is None:
+    raise files.RecordError(
+      f'the severity {row["severity"]!r} has no weight; give it one '
+      '(--mqm-weights)',
+      path=path,
+      line=number,
+      field='severity',
+    )
+  return _Error(
+    (row['system'], segment),
+    row['rater'],
+    category_name(row['category']),
+    weight,
+  )
+
+
+def _table(
+  path: str, language_pair: str, errors: list[_Error], lines: list[int]
+) -> ScoreTable:
+  names = dict.fromkeys(['', *CATEGORIES])
+  names.update(
+    dict.fromkeys(e.category for e in errors if e.category != 'no-error')
+  )
+  columns = {name: k for k, name in enumerate(names)}
+  keys: dict[tuple[str, str], int] = {}
+  raters: dict[tuple[int, str], int] = {}
+  first_lines: list[int] = []
+  of_key: list[int] = []
+  sums: list[np.ndarray] = []
+  for error, line in zip(errors, lines, strict=True):
+    if error.key not in keys:
+      keys[error.key] = len(keys)
+      first_lines.append(line)
+    pair = (keys[error.key], error.rater)
+    if pair not in raters:
+      raters[pair] = len(raters)
+      of_key.append(pair[0])
+      sums.append(np.zeros(len(columns)))
+    total = sums[raters[pair]]
+    total[0] += error.weight
+    if error.category in columns:
+      total[columns[error.category]] += error.weight
+  place = np.array(of_key)
+  count = np.bincount(place)
+  by_rater = np.array(sums)
+  values = {
+    # + 0.0 turns -0.0 into 0.0.
+    f'mqm-{name}' if name else 'mqm': -np.bincount(place, by_rater[:, k])
+    / count
+    + 0.0
+    for name, k in columns.items()
+  }
+  rows = [(language_pair, system, segment) for system, segment in keys]
+  return ScoreTable(path, KEYS, rows, np.array(first_lines), values)
+
+
+def normalise(scores: np.ndarray, how: str = 'z') -> np.ndarray:
+  """Scores on a common scale; NaN stays NaN, what does not vary becomes 0.
+
+  Args:
+    scores: Any shape.
+    how: 'z' for mean 0 and variance 1, 'range' for 0 to 1.
+
+  Raises:
+    ValueError: Another name.
+  """
+  if how not in NORMALISATIONS:
+    raise ValueError(
+      f'unknown normalisation {how!r}; there are {", ".join(NORMALISATIONS)}'
+    )
+  chosen = scores[~np.isnan(scores)]
+  if not chosen.size:
+    return scores
+  if how == 'z':
+    return (scores - chosen.mean()) / (chosen.std() or 1.0)
+  return (scores - chosen.min()) / (np.ptp(chosen) or 1.0)
+
+
+def category_error(
+  human: np.ndarray, metric: np.ndarray, how: str = 'z'
+) -> float:
+  """Root mean squared error after normalisation (T5Score section 7, Figure 5).
+
+  The paper says that scores are normalised, not how; with 'z' the error is
+  sqrt(2 - 2 r), r being Pearson's correlation.
+
+  Args:
+    human: Scores of one error category, [S, N], NaN where not rated.
+    metric: Metric scores [S, N], finite wherever `human` is rated.
+    how: See `normalise`.
+
+  Returns:
+    The error, 0 or more; lower is better. Scores that do not vary give a
+    warning.
+
+  Raises:
+    ValueError: Shapes differ, missing scores, nothing rated.
+  """
+  rated = ~np.isnan(human)
+  if np.shape(human) != np.shape(metric):
+    raise ValueError(f'shapes {np.shape(human)} and {np.shape(metric)} differ')
+  y = correlation.check_scores(human[rated], 'human scores')
+  x = correlation.check_scores(metric[rated], 'metric scores')
+  if not y.size:
+    raise ValueError('nothing is rated')
+  for values, which in ((y, 'human scores'), (x, 'metric scores')):
+    if np.ptp(values) == 0:
+      correlation.warn_constant(which)
+  return float(np.sqrt(np.mean((normalise(y, how) - normalise(x, how)) ** 2)))
