@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 
 from t5score_jax.checkpoints import (
   bundle,
+  convert,
   formats,
   huggingface,
   huggingface_card,
@@ -462,10 +463,9 @@ def test_signature_is_the_metrics(tmp_path, asked):
 
 
 @pytest.mark.parametrize('block', [(1, 7), (3, 7), (40, 1), (40, 7)])
-def test_hash_is_the_bundles(monkeypatch, block):
+def test_hash_is_the_bundles(monkeypatch, tmp_path, block):
   """Whatever the order in which an array is stored."""
   monkeypatch.setattr(huggingface_card, 'BLOCK_BYTES', 100)
-  monkeypatch.setattr(huggingface_card, '_COLUMN_RUN', 9)
   array = np.random.default_rng(0).standard_normal((40, 7)).astype(np.float32)
   params = {'a': {'kernel': array, 'scale': array[0]}, 'b': array[:, 0]}
   lazy = {
@@ -473,7 +473,32 @@ def test_hash_is_the_bundles(monkeypatch, block):
   }
   lazy['a/kernel'] = dataclasses.replace(lazy['a/kernel'], block=block)
   expected = bundle.checkpoint_hash(params)
-  assert huggingface_card.checkpoint_hash(lazy) == expected
+  assert huggingface_card.checkpoint_hash(lazy, tmp_path) == expected
+  assert list(tmp_path.iterdir()) == []
+
+
+def test_progress_ends_where_it_should(tmp_path):
+  source = _source(_TINY)
+  seen = []
+  convert.write(source, tmp_path / 'out', 'hf', progress=seen.append)
+  assert abs(sum(seen) - 4 * source.size) <= len(seen)
+
+
+def test_training_starts_from_a_folder(tmp_path):
+  import jax
+
+  source = _source(_TINY)
+  path = _export(source, tmp_path / 'out')
+  device = jax.sharding.SingleDeviceSharding(jax.devices()[0])
+  shapes = bundle.nest(
+    {
+      name: jax.ShapeDtypeStruct(array.shape, np.float32, sharding=device)
+      for name, array in source.weights.items()
+    }
+  )
+  params = native.initial_params(path, shapes)
+  for name, array in bundle.flatten_names(params):
+    np.testing.assert_array_equal(array, source.weights[name].read())
 
 
 def test_convert_verb_goes_both_ways(random_bundle, tmp_path, capsys):

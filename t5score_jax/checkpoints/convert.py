@@ -192,6 +192,12 @@ def write(
     source.size * DTYPES[dtype].itemsize
     + sum(source.weights[name].nbytes for name in crossing),
   )
+  # A writer may read all weights more than once.
+  passes = getattr(module, 'PASSES', 1)
+
+  def advance(nbytes: int) -> None:
+    progress(nbytes // passes)
+
   with folders.new_folder(folder) as temporary:
     with tempfile.TemporaryDirectory(
       prefix='.layers.', dir=folder.parent
@@ -201,7 +207,7 @@ def write(
         weights[name] = _by_layer(weights[name], Path(spool))
       source = relaid(dataclasses.replace(source, weights=weights), scan)
       weights = {
-        name: _checked(name, array.astype(DTYPES[dtype]), progress)
+        name: _checked(name, array.astype(DTYPES[dtype]), advance)
         for name, array in source.weights.items()
       }
       module.write(

@@ -13,6 +13,9 @@ and it can be written if it defines
         Into an existing empty folder, which the caller renames. `dtype` is a
         key of `weights.DTYPES`.
 
+    PASSES
+        How often `write` reads all weights, for progress; once if left out.
+
 Such modules are found without importing them, so that a format that is not
 there is not offered. Not here: what converting does (`checkpoints/convert.py`).
 """

@@ -45,6 +45,9 @@ from t5score_jax.checkpoints.weights import (
 )
 from t5score_jax.data import files
 
+#: How often `write` reads the weights: to store them, and for their hash.
+PASSES = 2
+
 _SAFETENSORS, _BIN = 'model.safetensors', 'pytorch_model.bin'
 _GENERATION = {
   'decoder_start_token_id': 0,
@@ -254,7 +257,7 @@ def write(
     metadata={'format': 'pt'},
   )
   contents['README.md'] = huggingface_card.make(
-    config, kind, dtype, vocabulary, settings, arrays
+    config, kind, dtype, vocabulary, settings, arrays, folder
   ).encode()
   for name, content in contents.items():
     with files.write_atomically(folder / name, 'wb') as stream:

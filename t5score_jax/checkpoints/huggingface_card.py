@@ -9,11 +9,13 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 import t5score_jax
+from t5score_jax.checkpoints import safetensors_files
 from t5score_jax.checkpoints.weights import BLOCK_BYTES, LazyArray, Weights
 from t5score_jax.data.vocab import ByteVocabulary, Vocabulary
 from t5score_jax.metrics import base
@@ -21,8 +23,6 @@ from t5score_jax.nn.t5 import T5Config
 
 # The paper's, for models that do not say.
 _DEFAULT_LENGTH = 1024
-# Rows to read at a time of an array that is stored by columns.
-_COLUMN_RUN = 1024
 
 _CARD = """\
 ---
@@ -104,6 +104,7 @@ def make(
   vocabulary: Vocabulary,
   settings: Mapping[str, Any],
   weights: Weights,
+  folder: Path,
 ) -> str:
   """Writes the card.
 
@@ -114,6 +115,7 @@ def make(
     vocabulary: The model's.
     settings: See `Bundle.settings`; with a name.
     weights: As stored, under our names; read once, for their hash.
+    folder: Has room for the largest array, for a while.
 
   Returns:
     Markdown.
@@ -139,7 +141,7 @@ def make(
     vocabulary='bytes'
     if in_bytes
     else f'{vocabulary.vocab_size:,} SentencePiece ids',
-    signature=signature(vocabulary, settings, weights),
+    signature=signature(vocabulary, settings, weights, folder),
     default='' if direction == 'f' else f' (this model is used by {direction})',
     lower='.lower()' if settings.get('lowercase') else '',
     length=length,
@@ -148,7 +150,10 @@ def make(
 
 
 def signature(
-  vocabulary: Vocabulary, settings: Mapping[str, Any], weights: Weights
+  vocabulary: Vocabulary,
+  settings: Mapping[str, Any],
+  weights: Weights,
+  folder: Path,
 ) -> str:
   """The signature of `metrics/t5score.py`, with one reference, in float32."""
   direction = settings.get('direction', 'f')
@@ -157,7 +162,7 @@ def signature(
   values = {
     'metric': 'T5Score',
     'model': str(settings['name']),
-    'checkpoint': checkpoint_hash(weights),
+    'checkpoint': checkpoint_hash(weights, folder),
     'vocabulary': vocabulary.fingerprint()[:12],
     'direction': 'f' if direction == 'source' else direction,
     'conditioning': conditioning.get(direction, 'reference'),
@@ -175,38 +180,36 @@ def signature(
   )
 
 
-def checkpoint_hash(weights: Weights) -> str:
-  """`bundle.checkpoint_hash` of weights that are read a part at a time."""
+def checkpoint_hash(weights: Weights, folder: Path) -> str:
+  """`bundle.checkpoint_hash` of weights that are read a part at a time.
+
+  Args:
+    weights: By name.
+    folder: Has room for the largest array, for a while.
+  """
   digest = hashlib.sha256()
   for name, array in sorted(weights.items()):
     digest.update(f'{name} {array.shape}\n'.encode())
-    for values in _rows(array):
+    for values in _rows(array, folder):
       digest.update(np.ascontiguousarray(values, '<f4').data)
   return digest.hexdigest()[:12]
 
 
-def _rows(array: LazyArray) -> Iterator[np.ndarray]:
+def _rows(array: LazyArray, folder: Path) -> Iterator[np.ndarray]:
   """Yields an array in order, some rows at a time."""
   rows, *rest = array.shape
-  row = 4 * max(1, array.size // max(1, rows))
-  step = hashed = max(1, BLOCK_BYTES // row)
-  width = max(1, rest[0] if rest else 0)
-  block = array.block
-  if array.size and block[0] > 1:
-    if block[1:] == array.shape[1:]:
-      # Whole blocks, so that none is read twice.
-      step = -(-step // block[0]) * block[0]
-    else:
-      # Stored by columns, of which short runs cost as much as longer ones.
-      step = max(step, _COLUMN_RUN)
-      width = max(1, BLOCK_BYTES // (4 * step))
+  row = array.nbytes // max(1, rows)
+  whole = array.block[1:] == array.shape[1:]
+  if rows and not whole and array.block[0] * row > BLOCK_BYTES:
+    # Stored by columns or in tiles: rows are read from a file that has them.
+    path = folder / '.rows.safetensors'
+    safetensors_files.write_file(path, {'rows': array})
+    array = safetensors_files.open_file(path)['rows']
+    path.unlink()
+  step = max(1, BLOCK_BYTES // max(1, row))
+  if rows:
+    # Whole blocks, so that none is read twice.
+    step = -(-step // array.block[0]) * array.block[0]
   for start in range(0, rows, step):
-    stop = min(start + step, rows)
-    band = np.empty((stop - start, *rest), array.dtype)
-    if not rest:
-      band[:] = array.read((slice(start, stop),))
-    for first in range(0, rest[0] if rest else 0, width):
-      last = min(first + width, rest[0])
-      band[:, first:last] = array.read((slice(start, stop), slice(first, last)))
-    for i in range(0, len(band), hashed):
-      yield band[i : i + hashed]
+    index = slice(start, min(start + step, rows))
+    yield array.read((index, *(slice(0, size) for size in rest)))
