@@ -108,6 +108,13 @@ def test_hash_sees_values_names_and_shapes():
   assert len(seen) == 4
 
 
+@pytest.mark.parametrize('key', ['model_type', 'kind'])
+def test_other_folders_are_no_bundles(copied, key):
+  assert bundles.is_bundle(copied)
+  _edit(copied, **{key: 'other'})
+  assert not bundles.is_bundle(copied)
+
+
 def test_saving_replaces_a_bundle_whole(random_model, tmp_path):
   folder = tmp_path / 'b'
   bundles.save_bundle(folder, random_model)

@@ -337,9 +337,12 @@ def test_formats_are_modules():
   assert {'bundle', 'orbax', 't5x', 'hf'} <= set(formats.readable())
   assert set(formats.writable()) < set(formats.readable())
   folder = pathlib.Path(formats.__file__).parent
-  assert ('comet' in formats.readable()) == (folder / 'comet.py').is_file()
+  for name in ('comet', 'native', 'layouts'):
+    defined = 'def open_source(' in (folder / f'{name}.py').read_text()
+    assert (name in formats.readable()) == defined
   for name in formats.readable():
-    assert isinstance(formats.load(name), types.ModuleType)
+    module = formats.load(name)
+    assert callable(module.open_source) and callable(module.detect)
 
 
 def test_unknown_folders_are_not_guessed_at(tmp_path):

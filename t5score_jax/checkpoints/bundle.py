@@ -102,8 +102,8 @@ def checkpoint_hash(params: Mapping[str, Any]) -> str:
 def is_bundle(path: str | os.PathLike[str]) -> bool:
   """Whether ``path`` is a folder with a description and bundled weights.
 
-  A damaged one is; a folder of Hugging Face's, whose files have the same names
-  but whose description says ``model_type``, is not.
+  A damaged one is. Folders of Hugging Face's and of estimators, whose files have
+  the same names, are not: their descriptions say ``model_type`` or ``kind``.
   """
   folder = Path(path)
   if not (folder / CONFIG_FILE).is_file() or not any(
@@ -114,7 +114,8 @@ def is_bundle(path: str | os.PathLike[str]) -> bool:
     description = json.loads((folder / CONFIG_FILE).read_bytes())
   except ValueError:
     return True
-  return not isinstance(description, dict) or 'model_type' not in description
+  foreign = {'model_type', 'kind'}
+  return not isinstance(description, dict) or not foreign & set(description)
 
 
 def write_description(
