@@ -6,6 +6,7 @@ first checkpoint, its own scores of T5X's last.
 
 import argparse
 import json
+import pathlib
 
 import numpy as np
 import pytest
@@ -26,6 +27,7 @@ from t5score_jax.tasks import made_up  # noqa: E402
 
 pytestmark = pytest.mark.slow
 
+GIN = pathlib.Path(__file__).resolve().parent.parent / 'gin_configs' / 't5x'
 LAST = f'checkpoint_{t5x_runs.STEPS}'
 
 
@@ -49,11 +51,12 @@ def _call(command, *arguments):
   return command.run(parser.parse_args([str(x) for x in arguments]))
 
 
-def _library_losses(kind, checkpoint, folder, *bindings):
+def _library_losses(kind, checkpoint, folder, more=''):
   """The losses of `t5score train` from a checkpoint of T5X's, by step."""
   extra = folder.parent / f'{folder.name}.gin'
   extra.write_text(
     'from __gin__ import dynamic_registration\n'
+    'from t5score_jax.nn import t5\n'
     'from t5score_jax.tasks import made_up\n'
     'from t5score_jax.training import loop\n'
     'from t5score_jax.training import optimizers\n'
@@ -61,7 +64,7 @@ def _library_losses(kind, checkpoint, folder, *bindings):
     'optimizers.adafactor.min_dim_size_to_factor = '
     f'{t5x_runs.MIN_DIM_SIZE_TO_FACTOR}\n'
     # T5X decays every parameter.
-    "optimizers.adafactor.no_decay = '(?!)'\n"
+    f"optimizers.adafactor.no_decay = '(?!)'\n{more}"
   )
   settings = {
     'MODEL_DIR': str(folder),
@@ -79,7 +82,6 @@ def _library_losses(kind, checkpoint, folder, *bindings):
     train,
     *(f'--gin_file={name}' for name in files),
     *(f'--gin.{name}={value!r}' for name, value in settings.items()),
-    *bindings,
     '--quiet',
   )
   assert code == 0
@@ -103,15 +105,37 @@ def test_losses_equal_those_of_this_library(kind, runs, tmp_path):
   folder, logged = runs(kind)
   ours = _library_losses(kind, folder / 'checkpoint_0', tmp_path / 'run')
   _assert_same_losses(logged['loss'], ours)
-  # As do the weights that come of it, which moved by far more.
-  start = _params(folder / 'checkpoint_0')
-  theirs = _params(folder / LAST)
-  ours = _params(tmp_path / 'run')
+  _assert_same_weights(folder, tmp_path / 'run')
+
+
+def _assert_same_weights(trained, run):
+  """Of the last checkpoints; they have moved by far more."""
+  start = _params(trained / 'checkpoint_0')
+  theirs = _params(trained / LAST)
+  ours = _params(run)
   assert set(ours) == set(theirs) == set(start)
   for name, value in theirs.items():
     np.testing.assert_allclose(ours[name], value, atol=1e-4, err_msg=name)
   moved = max(np.abs(theirs[name] - start[name]).max() for name in start)
   assert moved > 1e-2
+
+
+def test_scanned_layers_of_scalable_t5(tmp_path):
+  path = GIN / 'tiny.gin'
+  text = path.read_text().replace(
+    'examples.t5 import', 'examples.scalable_t5 import'
+  )
+  network = tmp_path / 'scalable.gin'
+  network.write_text(text + "network.T5Config.remat_policy = 'minimal'\n")
+  logged = t5x_runs.train('pairs', tmp_path / 't5x', network=network)
+  ours = _library_losses(
+    'pairs',
+    tmp_path / 't5x' / 'checkpoint_0',
+    tmp_path / 'run',
+    't5.T5Config.scan_layers = True\n',
+  )
+  _assert_same_losses(logged['loss'], ours)
+  _assert_same_weights(tmp_path / 't5x', tmp_path / 'run')
 
 
 # Each way of running the step, on the kind of batch that it could break.
