@@ -3,7 +3,8 @@
 JAX's own start aborts the program without a word of use when a process does
 not come, comes twice or brings another version. So process 0 first listens on
 the coordinator's port, everyone introduces itself, and when all are there the
-port is handed over. Not here: anything after the start (`processes.py`).
+port is handed over. Not here: the start itself (`processes.py`), and what the
+connections are kept for (`lifeline.py`).
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ def meet(
   index: int,
   timeout: float,
   release: str = '',
-) -> None:
+) -> dict[int, socket.socket]:
   """Returns when all processes are there, in each of them.
 
   Args:
@@ -39,20 +40,22 @@ def meet(
     timeout: Seconds to wait.
     release: Versions that must be the same everywhere.
 
+  Returns:
+    Process -> connection: in process 0 to all others, in the others to it.
+
   Raises:
     RendezvousError: Out of reach, too few in time, twice the same index, or
       processes that do not belong together.
   """
   deadline = time.monotonic() + timeout
   if index == 0:
-    _receive(port, count, deadline, timeout, release)
-  else:
-    _introduce(host, port, count, index, deadline, timeout, release)
+    return _gather(port, count, deadline, timeout, release)
+  return {0: _introduce(host, port, count, index, deadline, timeout, release)}
 
 
-def _receive(
+def _gather(
   port: int, count: int, deadline: float, timeout: float, release: str
-) -> None:
+) -> dict[int, socket.socket]:
   try:
     server = _listen(port)
   except OSError as error:
@@ -79,18 +82,13 @@ def _receive(
           continue
         _welcome(peer, came, count, release)
     for peer in came.values():
-      _send(peer, {'go': True})
-    for peer in came.values():
-      # Those who close first keep the port of process 0 free.
-      peer.settimeout(5)
-      _line(peer)
+      send(peer, {'go': True})
   except RendezvousError as error:
     for peer in came.values():
-      _send(peer, {'error': f'process 0: {error}'})
-    raise
-  finally:
-    for peer in came.values():
+      send(peer, {'error': f'process 0: {error}'})
       peer.close()
+    raise
+  return came
 
 
 def _welcome(
@@ -98,7 +96,7 @@ def _welcome(
 ) -> None:
   """Takes one newcomer in; strangers are sent away."""
   peer.settimeout(5)
-  told = _line(peer)
+  told = receive(peer)
   if told.get('protocol') != _PROTOCOL:
     peer.close()
     return
@@ -116,7 +114,7 @@ def _welcome(
   elif index in came and _alive(came[index]):
     wrong = f'two processes have --process_index {index}'
   if wrong:
-    _send(peer, {'error': wrong})
+    send(peer, {'error': wrong})
     peer.close()
     raise RendezvousError(wrong)
   came[index] = peer
@@ -130,7 +128,7 @@ def _introduce(
   deadline: float,
   timeout: float,
   release: str,
-) -> None:
+) -> socket.socket:
   words = {
     'protocol': _PROTOCOL,
     'index': index,
@@ -139,16 +137,19 @@ def _introduce(
   }
   why = 'no answer'
   while (left := deadline - time.monotonic()) > 0:
+    peer = None
     try:
-      with socket.create_connection((host, port), min(left, 5)) as peer:
-        _send(peer, words)
-        peer.settimeout(max(deadline - time.monotonic(), 0.1))
-        answer = _line(peer)
+      peer = socket.create_connection((host, port), min(left, 5))
+      send(peer, words)
+      peer.settimeout(max(deadline - time.monotonic(), 0.1))
+      answer = receive(peer)
     except OSError as error:
       why = error.strerror or str(error) or type(error).__name__
       answer = {}
-    if answer.get('go'):
-      return
+    if peer is not None and answer.get('go'):
+      return peer
+    if peer is not None:
+      peer.close()
     if 'error' in answer:
       raise RendezvousError(answer['error'])
     time.sleep(0.2)
@@ -190,15 +191,16 @@ def _alive(peer: socket.socket) -> bool:
     return False
 
 
-def _send(peer: socket.socket, words: dict) -> None:
-  peer.settimeout(5)
+def send(peer: socket.socket, words: dict) -> None:
+  """Sends one line of JSON; in vain to one who is gone."""
   try:
+    peer.settimeout(5)
     peer.sendall(json.dumps(words).encode('utf-8') + b'\n')
   except OSError:
     pass  # It went away; whoever misses it says so.
 
 
-def _line(peer: socket.socket) -> dict:
+def receive(peer: socket.socket) -> dict:
   """One line of JSON; {} for an end, silence or something else."""
   data = b''
   try:

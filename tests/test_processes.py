@@ -2,6 +2,7 @@
 
 import argparse
 import os
+import queue
 import socket
 import subprocess
 import sys
@@ -10,7 +11,7 @@ import threading
 import numpy as np
 import pytest
 
-from t5score_jax import processes, rendezvous
+from t5score_jax import lifeline, processes, rendezvous
 
 
 def free_port():
@@ -99,10 +100,13 @@ def test_flags_load_no_jax():
 def _meet(port, arguments):
   """Runs `rendezvous.meet` once per (count, index, release) side by side."""
   results = [None] * len(arguments)
+  held = []
 
   def one(place, count, index, release, timeout):
     try:
-      rendezvous.meet('127.0.0.1', port, count, index, timeout, release)
+      held.append(
+        rendezvous.meet('127.0.0.1', port, count, index, timeout, release)
+      )
       results[place] = 'met'
     except rendezvous.RendezvousError as error:
       results[place] = str(error)
@@ -115,6 +119,9 @@ def _meet(port, arguments):
     thread.start()
   for thread in threads:
     thread.join()
+  for peers in held:
+    for peer in peers.values():
+      peer.close()
   return results
 
 
@@ -184,6 +191,45 @@ def test_strangers_and_those_who_leave_again_are_no_processes():
   assert _meet(port, [(2, 1, 'r', 20)]) == ['met']
   first.join()
   assert results == ['met']
+
+
+def _lifelines(count, lost, gone=None):
+  """Processes that have met: what they hold, a lifeline or bare connections."""
+  port, found = free_port(), {}
+
+  def one(index):
+    peers = rendezvous.meet('127.0.0.1', port, count, index, 20)
+    if index == gone:
+      found[index] = peers
+    else:
+      found[index] = lifeline.Lifeline(
+        peers, 20, lambda gone: lost.put((index, gone))
+      )
+
+  threads = [threading.Thread(target=one, args=(i,)) for i in range(count)]
+  for thread in threads:
+    thread.start()
+  for thread in threads:
+    thread.join()
+  return found
+
+
+@pytest.mark.parametrize('gone', [0, 2])
+def test_the_loss_of_one_is_known_to_all(gone):
+  lost = queue.Queue()
+  found = _lifelines(4, lost, gone)
+  for peer in found[gone].values():
+    peer.close()  # As the system does when a process is killed.
+  told = {lost.get(timeout=10) for _ in range(3)}
+  assert told == {(index, gone) for index in range(4) if index != gone}
+
+
+def test_a_farewell_is_no_loss():
+  lost = queue.Queue()
+  found = _lifelines(3, lost)
+  for index in (1, 0, 2):
+    found[index].close()
+  assert lost.empty()
 
 
 def test_helpers_of_one_process():

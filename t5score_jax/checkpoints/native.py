@@ -105,8 +105,11 @@ class Checkpoints:
   def __enter__(self) -> Checkpoints:
     return self
 
-  def __exit__(self, *unused: Any) -> None:
-    self._manager.close()
+  def __exit__(self, kind: Any, *unused: Any) -> None:
+    # After an error the other processes may be gone, and closing waits for
+    # them.
+    if kind is None or processes.count() == 1:
+      self._manager.close()
 
   @property
   def steps(self) -> list[int]:
