@@ -108,6 +108,15 @@ def test_assumptions_are_said_and_can_be_overridden(made, tmp_path):
     t5x.open_source(tmp_path, Options('tan'))
 
 
+def test_assumptions_are_said_when_it_scores(made, tmp_path, caplog):
+  t5x_checkpoints.write_legacy(tmp_path, made[_CONFIG])
+  loaded = native.load_for_scoring(tmp_path)
+  assert 'activation gelu: assumed' in caplog.text
+  assert 'vocabulary bytes: assumed' in caplog.text
+  jax.tree.map(np.testing.assert_array_equal, loaded.params, made[_CONFIG])
+  assert loaded.vocabulary.vocab_size == 384
+
+
 def test_the_vocabulary_beside_it_is_taken(made, tmp_path, sentencepiece_model):
   large = t5x_checkpoints.write_legacy(tmp_path, made[_CONFIG])
   unknown = t5x_checkpoints.write_legacy(tmp_path / 'tied', made[_TIED])
