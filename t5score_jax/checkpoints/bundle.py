@@ -102,8 +102,8 @@ def checkpoint_hash(params: Mapping[str, Any]) -> str:
 def is_bundle(path: str | os.PathLike[str]) -> bool:
   """Whether ``path`` is a folder with a description and bundled weights.
 
-  A damaged one is. Folders of Hugging Face's and of estimators, whose files have
-  the same names, are not: their descriptions say ``model_type`` or ``kind``.
+  A damaged one is. Folders of Hugging Face's and of estimators, whose files
+  have the same names, are not: they say ``model_type`` or ``kind``.
   """
   folder = Path(path)
   if not (folder / CONFIG_FILE).is_file() or not any(
