@@ -36,7 +36,7 @@ LEVELS: dict[int, list[str]] = {
   ],
   1: [
     'data.features data.judgments',
-    'nn.t5 nn.decoding nn.bert nn.heads',
+    'nn.t5 nn.decoding nn.bert nn.heads nn.cross_encoder',
     'objectives',
     'training.shares training.partitioning training.state',
     'metrics.base',
@@ -56,14 +56,16 @@ LEVELS: dict[int, list[str]] = {
     ' checkpoints.folders checkpoints.selection checkpoints.safetensors_files'
     ' checkpoints.stores checkpoints.bundle checkpoints.t5x checkpoints.orbax'
     ' checkpoints.encoders checkpoints.torch_files checkpoints.torch_writer'
-    ' checkpoints.estimators checkpoints.comet'
+    ' checkpoints.estimators checkpoints.comet checkpoints.miniatures'
     ' checkpoints.huggingface_names checkpoints.huggingface_config'
     ' checkpoints.huggingface_tokenizer checkpoints.huggingface_card'
     ' checkpoints.huggingface checkpoints.convert',
     'calibration',
     'evaluation.significance evaluation.pair_bootstrap evaluation.questions'
     ' evaluation.mqm evaluation.mtme_files evaluation.layouts evaluation.parts'
-    ' evaluation.agreement evaluation.tables evaluation.wmt20',
+    ' evaluation.agreement evaluation.tables evaluation.wmt20'
+    ' evaluation.wmt20_tables evaluation.system_tests evaluation.system_tables'
+    ' evaluation.plots',
     'leaderboard.data leaderboard.analysis leaderboard.layouts',
   ],
   3: [
@@ -76,12 +78,14 @@ LEVELS: dict[int, list[str]] = {
     'training.arguments training.loop',
     'metrics._sacrebleu metrics.t5score metrics.bleu metrics.chrf metrics.ter'
     ' metrics.rouge metrics._token_states metrics.bertscore'
-    ' metrics.moverscore metrics.comes',
+    ' metrics.moverscore metrics.comes metrics.frugalscore',
   ],
   5: ['training.evaluators'],
   6: [
     'commands._board_init commands._board_show commands.board',
-    'commands._score_output commands.score commands.train commands.correlate'
+    'commands._score_output commands.score commands.train'
+    ' commands._score_files commands._correlate_arguments'
+    ' commands._correlate_reports commands.correlate commands.compare'
     ' commands.demo commands.calibrate commands.convert',
   ],
   7: ['cli'],

@@ -1,0 +1,144 @@
+"""FrugalScore folders: Hugging Face's sequence classification with one label.
+
+That is how the published models come (``BertForSequenceClassification``), and
+how ours are kept: what `transformers` loads as
+``AutoModelForSequenceClassification`` is what scores here. Settings of ours
+stand in ``config.json`` under 'frugalscore'. Not here: plain encoders
+(``checkpoints/encoders.py``).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from t5score_jax.checkpoints import encoders
+from t5score_jax.checkpoints.encoders import EncoderError
+from t5score_jax.data.subwords import SubwordTokenizer, load_tokenizer
+from t5score_jax.nn.bert import BertConfig
+
+SETTINGS_KEY = 'frugalscore'
+#: Tokens a pair, the paper's.
+MAX_LENGTH = 128
+
+# Ours -> (theirs, whether transposed).
+_HEAD = {
+  'pooler/kernel': ('bert.pooler.dense.weight', True),
+  'pooler/bias': ('bert.pooler.dense.bias', False),
+  'output/kernel': ('classifier.weight', True),
+  'output/bias': ('classifier.bias', False),
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class Miniature:
+  """A cross-encoder that can score.
+
+  Attributes:
+    config: its encoder's shape.
+    params: 'encoder', 'pooler' and 'output', float32.
+    tokenizer: two texts to ids.
+    settings: all optional: ``name`` (str), ``max_length`` (tokens a pair),
+      ``teacher`` (str, the signature of what it was distilled from).
+  """
+
+  config: BertConfig
+  params: Mapping[str, Any]
+  tokenizer: SubwordTokenizer
+  settings: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+
+
+def is_miniature(path: str | os.PathLike[str]) -> bool:
+  """Whether ``path`` is a folder with a regressor on a BERT encoder."""
+  file = Path(path) / encoders.CONFIG_FILE
+  if not file.is_file():
+    return False
+  try:
+    found = json.loads(file.read_text('utf-8'))
+  except ValueError:
+    return False
+  return isinstance(found, dict) and found.get('architectures') == [
+    'BertForSequenceClassification'
+  ]
+
+
+def load(folder: str | os.PathLike[str]) -> Miniature:
+  """Loads a miniature, ours or a published one.
+
+  Raises:
+    EncoderError: not such a folder, or one with several labels.
+    FileNotFoundError: there is no such folder.
+  """
+  path = Path(folder)
+  if not path.is_dir():
+    raise FileNotFoundError(
+      f'no model {str(folder)!r}: there is no such folder'
+    )
+  if not is_miniature(path):
+    raise EncoderError(
+      f'{path}: not a BertForSequenceClassification, by its config.json'
+    )
+  config = encoders.read_config(path)
+  found = json.loads((path / encoders.CONFIG_FILE).read_text('utf-8'))
+  params: dict[str, Any] = {}
+  with encoders.open_weights(path) as weights:
+    params['encoder'] = encoders.read_params(config, weights)
+    for ours, (theirs, transposed) in _HEAD.items():
+      if theirs not in weights:
+        raise EncoderError(f'{path}: there is no {theirs}')
+      array = np.asarray(weights[theirs](), np.float32)
+      part, leaf = ours.split('/')
+      params.setdefault(part, {})[leaf] = np.ascontiguousarray(
+        array.T if transposed else array
+      )
+  labels = params['output']['bias'].shape[0]
+  if labels != 1:
+    raise EncoderError(f'{path}: {labels} labels; a score is one')
+  settings = {'name': path.resolve().name, **found.get(SETTINGS_KEY, {})}
+  return Miniature(config, params, load_tokenizer(path), settings)
+
+
+def save(
+  model: Miniature, folder: str | os.PathLike[str], dtype: str = 'float32'
+) -> None:
+  """Writes a folder that ``AutoModelForSequenceClassification`` loads.
+
+  Args:
+    model: the cross-encoder.
+    folder: made if need be; each file appears whole or not at all.
+    dtype: of the stored weights, 'float32' or 'bfloat16'.
+
+  Raises:
+    EncoderError: an encoder other than BERT's.
+  """
+  settings = encoders.settings_from_config(model.config)
+  if settings['model_type'] != 'bert':
+    raise EncoderError(
+      f'a miniature on {settings["model_type"]} cannot be written; only BERT'
+    )
+  settings |= {
+    'architectures': ['BertForSequenceClassification'],
+    'num_labels': 1,
+    'id2label': {'0': 'LABEL_0'},
+    'label2id': {'LABEL_0': 0},
+    'problem_type': 'regression',
+    'dtype': dtype,
+    SETTINGS_KEY: dict(model.settings),
+  }
+  tensors = encoders.encoder_tensors(
+    model.config, model.params['encoder'], prefix='bert.'
+  )
+  for ours, (theirs, transposed) in _HEAD.items():
+    part, leaf = ours.split('/')
+    array = np.asarray(model.params[part][leaf], np.float32)
+    tensors[theirs] = np.ascontiguousarray(array.T if transposed else array)
+  path = Path(folder)
+  path.mkdir(parents=True, exist_ok=True)
+  model.tokenizer.save(path)
+  encoders.write_folder(path, settings, tensors, dtype)

@@ -1,0 +1,152 @@
+"""FrugalScore: a miniature that learned an expensive metric's scores.
+
+One small encoder reads hypothesis and reference together (Kamal Eddine et al.
+2022): a score costs one pass over a pair, whatever its teacher cost. With
+several references the best counts, or the mean. Not here: the network
+(``nn/cross_encoder.py``) and its training (``gin_configs/``).
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import jax
+import numpy as np
+
+from t5score_jax import encoding
+from t5score_jax.checkpoints import bundle as bundles
+from t5score_jax.checkpoints import miniatures
+from t5score_jax.checkpoints.encoders import EncoderBundle
+from t5score_jax.data.records import Segment
+from t5score_jax.metrics import _token_states as token_states
+from t5score_jax.metrics import base
+from t5score_jax.nn import cross_encoder
+
+REFERENCE_RULES = ('max', 'mean')
+
+
+class Metric(base.Metric):
+  """FrugalScore with one miniature.
+
+  Attributes:
+    progress: called with (pairs done, pairs in all) while scoring; None.
+  """
+
+  name = 'FrugalScore'
+
+  def __init__(
+    self,
+    model: str | os.PathLike[str] | None = None,
+    reference_rule: str = 'max',
+    max_length: int | None = None,
+    batch_tokens: int | None = None,
+    dtype: str = 'float32',
+  ):
+    """Loads the model.
+
+    Args:
+      model: the folder of a miniature, ours or a published one.
+      reference_rule: 'max' or 'mean', with several references.
+      max_length: tokens a pair, the longer text cut first. Default: the
+        model's own, else 128, the paper's.
+      batch_tokens: tokens a batch on one device. Bounds memory only.
+      dtype: of the encoder, 'float32' or 'bfloat16'.
+
+    Raises:
+      FileNotFoundError: there is no such folder.
+      ValueError: an option has a value that it can't have, or the model is
+        damaged.
+    """
+    if reference_rule not in REFERENCE_RULES:
+      raise ValueError(
+        f'reference_rule {reference_rule!r}: use one of '
+        f'{", ".join(REFERENCE_RULES)}'
+      )
+    if not model:
+      raise ValueError(
+        'FrugalScore needs a model: give the folder of a miniature as the '
+        'option model'
+      )
+    found = miniatures.load(model)
+    self.reference_rule = reference_rule
+    self.progress: encoding.Progress | None = None
+    if max_length is None:
+      max_length = int(found.settings.get('max_length', miniatures.MAX_LENGTH))
+    self._scorer = PairScorer(
+      found, max_length=max_length, batch_tokens=batch_tokens, dtype=dtype
+    )
+    self._model = {
+      'model': str(found.settings['name']),
+      'checkpoint': bundles.checkpoint_hash(found.params),
+      'vocabulary': found.tokenizer.fingerprint()[:12],
+    }
+
+  def signature(self) -> str:
+    """The settings and versions; that of scores says `nrefs` as well."""
+    return self._sign_with({})
+
+  def _sign_with(self, observed: Mapping[str, object]) -> str:
+    return token_states.sign(
+      {
+        'metric': self.name,
+        **self._model,
+        **observed,
+        'length': self._scorer.max_length,
+        'dtype': self._scorer.dtype,
+      }
+    )
+
+  def score_segments(self, segments: Sequence[Segment]) -> base.Scores:
+    """Scores segments; see `base.Metric.score_segments`."""
+    observed = {
+      'nrefs': base.require_references(segments, self.name) if segments else 0,
+      'refs': self.reference_rule,
+    }
+    pairs: dict[tuple[str, str], int] = {}
+    most = max((len(s.references) for s in segments), default=0)
+    places = np.full((len(segments), most), -1)
+    for row, segment in enumerate(segments):
+      for column, reference in enumerate(segment.references):
+        pair = segment.hypothesis, reference
+        places[row, column] = pairs.setdefault(pair, len(pairs))
+    values, truncated = self._scorer.scores(list(pairs), self.progress)
+    scores = token_states.collect(values, places, self.reference_rule)
+    return base.Scores(
+      scores.astype(np.float32), self._sign_with(observed), truncated=truncated
+    )
+
+
+class PairScorer(encoding.TextEncoder):
+  """A cross-encoder on all local devices; options as its base class has."""
+
+  _row_axis = 0
+
+  def __init__(self, model: miniatures.Miniature, **options: Any):
+    super().__init__(
+      EncoderBundle(model.config, model.params, model.tokenizer, ''), **options
+    )
+
+  def _apply(
+    self, params: Mapping[str, Any], tokens: jax.Array, types: jax.Array
+  ) -> jax.Array:
+    return cross_encoder.predict(params, self._config, tokens, types)
+
+  def scores(
+    self,
+    pairs: Sequence[tuple[str, str]],
+    progress: encoding.Progress | None = None,
+  ) -> tuple[np.ndarray, int]:
+    """Scores of (hypothesis, reference) pairs, float64 [N]; how many cut."""
+    encoded = self.tokenizer.encode_pairs(pairs, self.max_length)
+    values = np.zeros(len(pairs))
+    done = 0
+    for chosen, scores in self.run(
+      [e.ids for e in encoded], [e.types for e in encoded]
+    ):
+      values[chosen] = scores
+      done += len(chosen)
+      if progress:
+        progress(done, len(pairs))
+    return values, sum(e.cut for e in encoded)

@@ -1,0 +1,73 @@
+"""FrugalScore's folders against `transformers`, both ways."""
+
+import numpy as np
+import pytest
+import test_miniatures
+import torch
+import transformers
+
+from t5score_jax.checkpoints import miniatures
+from t5score_jax.metrics import base
+
+pytestmark = pytest.mark.parity
+
+
+def theirs(folder, hypotheses, references, length=20):
+  tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
+  model, info = transformers.AutoModelForSequenceClassification.from_pretrained(
+    folder, output_loading_info=True
+  )
+  assert not info['missing_keys'] and not info['unexpected_keys']
+  assert model.config.num_labels == 1
+  values = []
+  for pair in zip(hypotheses, references, strict=True):
+    batch = tokenizer(
+      *pair, truncation=True, max_length=length, return_tensors='pt'
+    )
+    with torch.no_grad():
+      values.append(float(model.eval()(**batch).logits[0, 0]))
+  return values
+
+
+def test_export_scores_the_same(tmp_path):
+  test_miniatures.make(tmp_path)
+  ours = base.load_metric('frugalscore', model=tmp_path / 'm').score(
+    test_miniatures.HYPOTHESES, test_miniatures.REFERENCES
+  )
+  np.testing.assert_allclose(
+    ours.values,
+    theirs(
+      tmp_path / 'm', test_miniatures.HYPOTHESES, test_miniatures.REFERENCES
+    ),
+    atol=1e-4,
+  )
+
+
+def test_import_of_the_published_layout(tmp_path):
+  made = test_miniatures.make(tmp_path)
+  torch.manual_seed(0)
+  config = transformers.BertConfig(
+    vocab_size=made.config.vocab_size,
+    hidden_size=16,
+    num_hidden_layers=2,
+    num_attention_heads=2,
+    intermediate_size=20,
+    max_position_embeddings=24,
+    num_labels=1,
+  )
+  model = transformers.BertForSequenceClassification(config)
+  model.save_pretrained(tmp_path / 'published')
+  made.tokenizer.save(tmp_path / 'published')
+  assert miniatures.is_miniature(tmp_path / 'published')
+  ours = base.load_metric(
+    'frugalscore', model=tmp_path / 'published', max_length=20
+  ).score(test_miniatures.HYPOTHESES, test_miniatures.REFERENCES)
+  np.testing.assert_allclose(
+    ours.values,
+    theirs(
+      tmp_path / 'published',
+      test_miniatures.HYPOTHESES,
+      test_miniatures.REFERENCES,
+    ),
+    atol=1e-4,
+  )
