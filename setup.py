@@ -72,7 +72,11 @@ _SERVER = [
   'uvicorn>=0.30',
 ]
 
+# Pictures of `t5score correlate --plot`.
+_PLOT = ['matplotlib>=3.8']
+
 _TEST = [
+  *_PLOT,
   *_SERVER,
   'hypothesis>=6.100',
   'pytest>=8.0',
@@ -132,6 +136,7 @@ setuptools.setup(
     'train': _TRAIN,
     'board': _BOARD,
     'server': _SERVER,
+    'plot': _PLOT,
     'test': _TEST,
     'parity': _PARITY,
     'dev': _DEV,

@@ -17,7 +17,7 @@ BEST_OF_ALL, BEST_UNSUPERVISED = '‡', '†'
 
 
 def rank_clusters(
-  values: Sequence[float], p_values: np.ndarray, level: float = LEVEL
+  values: Sequence[float] | np.ndarray, p_values: np.ndarray, level: float = LEVEL
 ) -> list[int]:
   """The significance clusters that WMT prints as ranks, by its greedy rule.
 
@@ -38,7 +38,8 @@ def rank_clusters(
   """
   order = sorted(range(len(values)), key=lambda k: -values[k])
   ranks = [0] * len(values)
-  rank, members = 1, []
+  rank = 1
+  members: list[int] = []
   for k in order:
     if any(p_values[m, k] <= level for m in members):
       rank, members = rank + 1, []
@@ -48,7 +49,7 @@ def rank_clusters(
 
 
 def outperformed(
-  values: Sequence[float],
+  values: Sequence[float] | np.ndarray,
   p_values: np.ndarray,
   level: float = LEVEL,
 ) -> np.ndarray:
@@ -62,7 +63,7 @@ def outperformed(
 
 def marks(
   names: Sequence[str],
-  values: Sequence[float],
+  values: Sequence[float] | np.ndarray,
   p_values: np.ndarray,
   unsupervised: Collection[str] = (),
   level: float = LEVEL,

@@ -153,7 +153,8 @@ def permute_darr(
     )
   columns = np.ascontiguousarray(coefficients.T)
   everything = np.arange(len(counts.first))
-  for bits in swaps(*shape, unit, resamples, seed):
+  systems, segments = shape
+  for bits in swaps(systems, segments, unit, resamples, seed):
     signs = bits.reshape(len(bits), -1) * 2 - 1
     counts.add(everything, (signs @ columns) / len(pairs))
   return counts.result(tuple(metrics), seed)

@@ -1,38 +1,56 @@
 """Reports as text: aligned table, JSON, LaTeX, Markdown.
 
-Formats numbers that `agreement` has measured; measures nothing.
+Formats numbers that `agreement` has measured; measures nothing. Those of
+`wmt20` and `system_tests` are formatted in `wmt20_tables`, `system_tables`.
 """
 
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Sequence
 
-from t5score_jax.evaluation.agreement import Cell, Report
+from t5score_jax.evaluation import clusters
+from t5score_jax.evaluation.agreement import Cell, Curve, Report
+from t5score_jax.evaluation.clusters import LEVEL
 
 FORMATS = ('table', 'json', 'latex', 'markdown')
 
-# A comparison below this is called significant (T5Score section 4.2).
-LEVEL = 0.05
+
+def check_style(style: str) -> None:
+  """Raises ValueError where a style is not in `FORMATS`."""
+  if style not in FORMATS:
+    raise ValueError(
+      f'unknown format {style!r}; there are {", ".join(FORMATS)}'
+    )
 
 
-def render(report: Report, style: str = 'table', digits: int = 4) -> str:
+def to_json(value: object) -> str:
+  """A value as the text of a JSON file."""
+  return json.dumps(value, indent=2, ensure_ascii=False)
+
+
+def render(
+  report: Report,
+  style: str = 'table',
+  digits: int = 4,
+  notes: Sequence[str] = (),
+) -> str:
   """The report as text, without a final newline.
 
   Args:
     report: What to show.
     style: A name in `FORMATS`.
     digits: Decimals of a correlation (JSON always carries all of them).
+    notes: Sentences to add to the report's own.
 
   Raises:
     ValueError: An unknown style.
   """
+  check_style(style)
+  notes = [*notes, *report.notes]
   if style == 'json':
-    return json.dumps(as_json(report), indent=2, ensure_ascii=False)
-  if style not in FORMATS:
-    raise ValueError(
-      f'unknown format {style!r}; there are {", ".join(FORMATS)}'
-    )
+    return to_json({**as_json(report), 'notes': notes})
   blocks = [lay_out(_main_rows(report, digits), style)]
   details = _detail_rows(report, digits)
   if len(details) > 1:
@@ -43,11 +61,101 @@ def render(report: Report, style: str = 'table', digits: int = 4) -> str:
       f'(paired bootstrap, {report.question.resamples} resamples, seed '
       f'{report.question.seed}, one-sided p < {LEVEL})'
     )
-  blocks.extend(f'Note: {note}' for note in report.notes)
-  return '\n\n'.join(blocks[: -len(report.notes) or None]) + ''.join(
-    ('\n\n' if not i else '\n') + block
-    for i, block in enumerate(blocks[len(blocks) - len(report.notes) :])
+  blocks.extend(_explain_test(report))
+  return assemble(blocks, notes)
+
+
+def assemble(blocks: Sequence[str], notes: Sequence[str]) -> str:
+  """Paragraphs, and the notes as one paragraph."""
+  said = '\n'.join(f'Note: {note}' for note in notes)
+  return '\n\n'.join([*blocks, *([said] if said else [])])
+
+
+def _explain_test(report: Report) -> list[str]:
+  question = report.question
+  if not report.p_values:
+    return []
+  how = f'paired bootstrap, {question.resamples} resamples'
+  if question.test == 'permutation':
+    how = f'permutation of {question.swap}, {question.permutations} swaps'
+    if question.statistic == 'calibrated-accuracy':
+      how = f'permutation of pairs, {question.permutations} swaps'
+    elif question.early_stop:
+      how += ', or fewer where decided early'
+  found = [
+    f'(n): rank of the significance cluster ({how}, seed {question.seed}, '
+    f'one-sided p <= {LEVEL})'
+  ]
+  if question.unsupervised is not None:
+    found.append(
+      f'{clusters.BEST_OF_ALL}: not significantly outperformed by any other '
+      f'metric; {clusters.BEST_UNSUPERVISED}: by any other unsupervised metric '
+      f'({", ".join(question.unsupervised)}); p < {LEVEL}'
+    )
+  return found
+
+
+def render_curve(
+  curve: Curve,
+  style: str = 'table',
+  digits: int = 4,
+  notes: Sequence[str] = (),
+) -> str:
+  """One row a metric, one column a number of best systems."""
+  check_style(style)
+  said = list(
+    dict.fromkeys([*notes, *(n for r in curve.reports for n in r.notes)])
   )
+  if style == 'json':
+    return to_json(
+      {
+        'notes': said,
+        'top_k': [
+          {'k': k, **as_json(report)}
+          for k, report in zip(curve.top_k, curve.reports, strict=True)
+        ],
+      }
+    )
+  head = ['metric', *(f'top {k}' for k in curve.top_k)]
+  rows = [
+    [metric, *(f'{v:.{digits}f}' for v in curve.values(metric))]
+    for metric in curve.metrics
+  ]
+  return assemble([lay_out([head, *rows], style)], said)
+
+
+def render_values(
+  title: str,
+  columns: Sequence[str],
+  names: Sequence[str],
+  values: Sequence[Sequence[float]],
+  notes: Sequence[str],
+  style: str = 'table',
+  digits: int = 4,
+) -> str:
+  """Numbers under names: a title, one row a metric, notes.
+
+  Raises:
+    ValueError: An unknown style.
+  """
+  check_style(style)
+  if style == 'json':
+    return to_json(
+      {
+        'title': title,
+        'notes': list(notes),
+        'results': [
+          {'metric': name, **dict(zip(columns, row, strict=True))}
+          for name, row in zip(names, values, strict=True)
+        ],
+      }
+    )
+  rows = [['metric', *columns]]
+  rows += [
+    [name, *(f'{v:.{digits}f}' for v in row)]
+    for name, row in zip(names, values, strict=True)
+  ]
+  return assemble([title, lay_out(rows, style)], notes)
 
 
 def as_json(report: Report) -> dict[str, object]:
@@ -61,11 +169,24 @@ def as_json(report: Report) -> dict[str, object]:
     'min_gap': question.min_gap,
     'pairs': question.pairs.path if question.pairs else None,
     'exclude_systems': question.exclude,
+    'exclude_outliers': question.outliers,
     'top_k': question.top_k,
     'resamples': question.resamples,
     'unit': question.unit,
+    'test': question.test,
+    'permutations': question.permutations,
+    'swap': question.swap,
+    'early_stop': question.early_stop,
+    'unsupervised': question.unsupervised,
     'seed': question.seed,
     'baseline': question.baseline,
+    'p_values': {
+      column: {
+        name: dict(zip(report.metrics, row, strict=False))
+        for name, row in zip(report.metrics, matrix.tolist(), strict=False)
+      }
+      for column, matrix in report.p_values.items()
+    },
     'notes': list(report.notes),
     'results': [
       _cell_json(report.cells[metric, column])
@@ -84,6 +205,12 @@ def _cell_json(cell: Cell) -> dict[str, object]:
   }
   if cell.low is not None:
     found['interval'] = [cell.low, cell.high]
+  if cell.rank is not None:
+    found['rank'] = cell.rank
+  if cell.mark:
+    found['mark'] = cell.mark
+  if cell.spread is not None:
+    found['standard_deviation'] = cell.spread
   if cell.comparison is not None:
     found['versus'] = {
       'baseline': cell.comparison.second,
@@ -94,7 +221,16 @@ def _cell_json(cell: Cell) -> dict[str, object]:
   return found
 
 
-def _mark(cell: Cell) -> str:
+def _mark(cell: Cell, digits: int) -> str:
+  said = cell.mark
+  if cell.spread is not None:
+    said += f' ± {cell.spread:.{digits}f}'
+  if cell.rank is not None:
+    said += f' ({cell.rank})'
+  return _versus(cell) + said
+
+
+def _versus(cell: Cell) -> str:
   if cell.comparison is None:
     return ''
   if cell.comparison.p_value < LEVEL:
@@ -110,7 +246,7 @@ def _main_rows(report: Report, digits: int) -> list[list[str]]:
       metric,
       *(
         f'{report.cells[metric, c].value:.{digits}f}'
-        + _mark(report.cells[metric, c])
+        + _mark(report.cells[metric, c], digits)
         for c in report.columns
       ),
     ]
@@ -179,14 +315,7 @@ def lay_out(rows: Sequence[Sequence[str]], style: str) -> str:
     cells = [aligned(escaped[0]), rule, *map(aligned, escaped[1:])]
     return '\n'.join('| ' + ' | '.join(row) + ' |' for row in cells)
   if style == 'latex':
-    special = {c: '\\' + c for c in '&%$#_{}'}
-    special.update({'~': r'\textasciitilde{}', '^': r'\textasciicircum{}'})
-    special['\\'] = r'\textbackslash{}'
-    lines = [
-      ' & '.join(''.join(special.get(c, c) for c in cell) for cell in row)
-      + r' \\'
-      for row in rows
-    ]
+    lines = [' & '.join(map(_escape_latex, row)) + r' \\' for row in rows]
     return '\n'.join(
       [
         r'\begin{tabular}{l' + 'r' * (len(widths) - 1) + '}',
@@ -199,3 +328,23 @@ def lay_out(rows: Sequence[Sequence[str]], style: str) -> str:
       ]
     )
   raise ValueError(f'unknown format {style!r}; there are {", ".join(FORMATS)}')
+
+
+_LATEX = {c: '\\' + c for c in '&%$#_{}'} | {
+  '~': r'\textasciitilde{}',
+  '^': r'\textasciicircum{}',
+  '\\': r'\textbackslash{}',
+  '±': r'$\pm$',
+  clusters.BEST_OF_ALL: r'$^\ddagger$',
+  clusters.BEST_UNSUPERVISED: r'$^\dagger$',
+}
+
+
+def _escape_latex(cell: str) -> str:
+  # What `_shown` has marked up already stays as it is.
+  found = re.fullmatch(
+    r'((?:\\(?:textbf|underline)\{)*)(-?[0-9.]+)(\}*)(\D*)', cell
+  )
+  if found and found[1]:
+    return found[1] + found[2] + found[3] + _escape_latex(found[4])
+  return ''.join(_LATEX.get(c, c) for c in cell)

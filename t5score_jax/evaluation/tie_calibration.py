@@ -85,7 +85,7 @@ def rated_pairs(human: np.ndarray, by: str = 'item') -> RatedPairs:
     raise ValueError(f'human scores must be [S, N], not {human.shape}')
   if np.isinf(human).any():
     raise ValueError('human scores hold an infinite value')
-  place = np.arange(human.size).reshape(human.shape)
+  place: np.ndarray = np.arange(human.size).reshape(human.shape)
   # [groups, entries]
   place = {'item': place.T, 'system': place, 'none': place.reshape(1, -1)}[by]
   rated = ~np.isnan(human.ravel()[place])

@@ -1,0 +1,337 @@
+"""The arguments of `t5score correlate`, and what they ask.
+
+Not a verb by itself (hence the underscore).
+"""
+
+from __future__ import annotations
+
+import argparse
+
+from t5score_jax.commands import _score_files
+from t5score_jax.evaluation import (
+  correlation,
+  darr,
+  layouts,
+  mqm,
+  permutation,
+  plots,
+  questions,
+  tables,
+)
+
+REPORTS = ('wmt20', 'categories')
+
+DESCRIPTION = f"""
+Correlates metric scores with human judgments, by language pair and on average.
+
+FILE is what `t5score score` writes (JSONL or TSV), or has one of these layouts,
+gzipped or not:
+{layouts.LAYOUTS}
+
+Files are joined on the columns language_pair (or lp), system and segment (or
+seg_id, sid); --columns names them otherwise. NAME=FILE gives the one column of
+scores the name NAME. A bad row is an error that names it; an entry that some
+metric lacks is one too, unless --intersect leaves it out and says how many.
+Metrics called NAME@1, NAME@2, ... are folds: a row has their mean and standard
+deviation.
+"""
+
+EXAMPLES = """
+examples:
+  t5score correlate human.tsv bleu=bleu.jsonl ours=ours.jsonl \\
+      --human mqm --metrics bleu,ours --stat pearson
+  t5score correlate bleu=bleu.jsonl ours=ours.jsonl --metrics bleu,ours \\
+      --stat darr --pairs darr.tsv.gz --bootstrap 1000 --baseline bleu
+  t5score correlate da.tsv ours=ours.jsonl --human z --metrics ours \\
+      --level system --stat pearson --format markdown
+  t5score correlate mqm.tsv bleu=bleu.jsonl ours=ours.jsonl --human mqm \\
+      --stat calibrated-accuracy --group item --test permutation
+  t5score correlate wmt23/ --language-pair en-de --human mqm \\
+      --metrics BLEU,COMET --level system --stat soft-accuracy
+  t5score correlate da.tsv ours=ours.jsonl --human z --level system \\
+      --exclude-systems '' --top-k 4,6,8,10 --plot curves.png
+  t5score correlate --report wmt20 --data DATA ours=zh-en.jsonl \\
+      ours=en-de.jsonl --metrics sentBLEU,chrF,COMET,ours
+
+exit code: 0 measured; 1 the run failed; 2 the command line is wrong
+"""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+  """Declares the verb's arguments."""
+  parser.description = DESCRIPTION
+  parser.epilog = EXAMPLES
+  parser.formatter_class = argparse.RawDescriptionHelpFormatter
+  _add_files(parser)
+  _add_statistic(parser.add_argument_group('what is measured'))
+  _add_tests(parser.add_argument_group('is a difference real?'))
+  _add_reports(parser.add_argument_group('reports and pictures'))
+  output = parser.add_argument_group('output')
+  output.add_argument(
+    '--format',
+    choices=tables.FORMATS,
+    default='table',
+    help='how to print (default: %(default)s)',
+  )
+  output.add_argument(
+    '--digits',
+    type=int,
+    metavar='N',
+    help='decimals (default: 4; 1 in --report wmt20, which is times 100)',
+  )
+  output.add_argument(
+    '-o', '--output', metavar='FILE', default='-', help='where to write'
+  )
+
+
+def _add_files(parser: argparse.ArgumentParser) -> None:
+  parser.add_argument(
+    'files', nargs='*', metavar='[NAME=]FILE', help='score files'
+  )
+  group = parser.add_argument_group('files')
+  group.add_argument(
+    '--human',
+    metavar='COL',
+    help='column with the human scores, higher is better (raw ratings for '
+    '--stat darr without --pairs); of MQM: mqm, mqm-accuracy, mqm-fluency, ...',
+  )
+  group.add_argument(
+    '--metrics',
+    metavar='COL,...',
+    help='columns with metric scores (default: every NAME given as NAME=FILE, '
+    'else the column score)',
+  )
+  group.add_argument(
+    '--pairs',
+    metavar='FILE',
+    help='ranked pairs for --stat darr: TSV with the columns lp, sid, '
+    'better, worse',
+  )
+  _score_files.add_layout_arguments(group)
+
+
+def _add_statistic(group: argparse._ArgumentGroup) -> None:
+  group.add_argument(
+    '--level',
+    choices=questions.LEVELS,
+    default='segment',
+    help='what is correlated (default: %(default)s)',
+  )
+  group.add_argument(
+    '--stat',
+    choices=questions.STATISTICS,
+    default='pearson',
+    help='darr: the tau of WMT20 over ranked pairs; kendall: tau-b; accuracy: '
+    'the share of pairs ordered alike; calibrated-accuracy: the same after tie '
+    'calibration (WMT23, with --group item); soft-accuracy: of systems '
+    '(WMT24) (default: %(default)s)',
+  )
+  group.add_argument(
+    '--group',
+    choices=correlation.GROUPINGS,
+    default='none',
+    help='segment level: pool all entries, or average over items (segments) '
+    'or systems (default: %(default)s)',
+  )
+  group.add_argument(
+    '--by',
+    choices=('lp', 'none'),
+    default='lp',
+    help='one column a language pair with averages (Avg-en, Avg-x, Avg), or '
+    'the whole as one (default: %(default)s)',
+  )
+  group.add_argument(
+    '--min-gap',
+    type=float,
+    metavar='X',
+    default=darr.MIN_GAP,
+    help='least difference of raw ratings that ranks a pair, where --pairs '
+    'is not given (default: %(default)g)',
+  )
+  group.add_argument(
+    '--ties',
+    choices=sorted(correlation.TIE_RULES),
+    default='discordant',
+    help='what a metric that ties a ranked pair gets: discordant is the rule '
+    'of WMT20 and T5Score, neutral of WMT14, excluded of WMT13 '
+    '(default: %(default)s)',
+  )
+  group.add_argument(
+    '--exclude-systems',
+    metavar='RE',
+    default=questions.HUMAN_SYSTEMS,
+    help='regular expression of systems to leave out (default: %(default)s: '
+    "human translations; '' keeps all)",
+  )
+  group.add_argument(
+    '--exclude-outliers',
+    nargs='?',
+    type=float,
+    const=2.5,
+    metavar='X',
+    help='leave out systems whose human mean is more than X robust standard '
+    'deviations (1.483 MAD) from the median; X is 2.5 if not given (Mathur et '
+    'al. 2020)',
+  )
+  group.add_argument(
+    '--top-k',
+    metavar='N[,N...]',
+    help='only the N systems that people like best, by language pair; several '
+    "numbers give a row each (T5Score's Figure 6)",
+  )
+
+
+def _add_tests(group: argparse._ArgumentGroup) -> None:
+  group.add_argument(
+    '--bootstrap',
+    type=int,
+    metavar='N',
+    help='resamples of the segments for 95%% intervals and comparisons '
+    '(default: none, or 1000 with --baseline and --test bootstrap)',
+  )
+  group.add_argument(
+    '--unit',
+    choices=('segment', 'pair'),
+    default='segment',
+    help='what is drawn for darr: segments with all their pairs, or pairs as '
+    'WMT did (default: %(default)s)',
+  )
+  group.add_argument(
+    '--baseline',
+    metavar='METRIC',
+    help='compare the other metrics with this one (paired bootstrap)',
+  )
+  group.add_argument(
+    '--test',
+    choices=questions.TESTS,
+    help='compare all metrics with each other, and print the rank of each '
+    "one's significance cluster (p <= .05), as WMT does",
+  )
+  group.add_argument(
+    '--permutations',
+    type=int,
+    metavar='N',
+    default=1000,
+    help='swaps of --test permutation, and permutations within each p-value '
+    'of soft-accuracy (default: %(default)s)',
+  )
+  group.add_argument(
+    '--swap',
+    choices=permutation.UNITS,
+    default='both',
+    help='what --test permutation swaps: both is PERM-BOTH, each entry by '
+    'itself; whole systems; whole segments (default: %(default)s). '
+    'calibrated-accuracy swaps pairs of translations instead, as WMT24 did',
+  )
+  group.add_argument(
+    '--no-early-stop',
+    action='store_true',
+    help='make all swaps where a test is slow, even if it is decided (p < .02 '
+    'or > .50 after a hundred)',
+  )
+  group.add_argument(
+    '--unsupervised',
+    metavar='METRIC,...',
+    help="print T5Score's marks: a double dagger for metrics that no other "
+    'significantly outperforms (p < .05), a dagger for those of this list that '
+    'no other one of it does',
+  )
+  group.add_argument(
+    '--seed', type=int, default=12345, help='of all draws (%(default)s)'
+  )
+
+
+def _add_reports(group: argparse._ArgumentGroup) -> None:
+  group.add_argument(
+    '--report',
+    choices=REPORTS,
+    help="wmt20: T5Score's Tables 1, 2 and 7 to 11 for --metrics, published "
+    'ones and your own; categories: errors by MQM category (Figure 5)',
+  )
+  group.add_argument(
+    '--data',
+    metavar='DIR',
+    help='for --report wmt20: wmt20_darr.tsv, wmt20_metrics/{human,scores}/, '
+    'wmt20_mqm_da.LP.tsv',
+  )
+  group.add_argument(
+    '--normalise',
+    choices=mqm.NORMALISATIONS,
+    default='z',
+    help='of scores in --report categories: mean 0 and variance 1, or 0 to 1 '
+    '(default: %(default)s)',
+  )
+  group.add_argument(
+    '--plot',
+    metavar='FILE',
+    help='draw to FILE.png or FILE.svg (needs matplotlib)',
+  )
+  group.add_argument(
+    '--plot-kind',
+    choices=plots.KINDS,
+    help='human against metric scores with a fit; values with intervals; '
+    'curves over --top-k (default: curves with several --top-k, bars with '
+    'several metrics, else scatter)',
+  )
+
+
+def top_k(args: argparse.Namespace) -> list[int]:
+  """The numbers of --top-k.
+
+  Raises:
+    ValueError: One is not a number.
+  """
+  found = []
+  for text in _score_files.split_names(args.top_k or ''):
+    if not text.isdecimal():
+      raise ValueError(f'--top-k takes numbers, not {text!r}')
+    found.append(int(text))
+  return found
+
+
+def question(args: argparse.Namespace) -> questions.Question:
+  """What the command line asks.
+
+  Raises:
+    ValueError: The arguments contradict each other.
+  """
+  if args.stat == 'darr' and not (args.pairs or args.human):
+    raise ValueError(
+      '--stat darr needs --pairs FILE or --human COL with raw ratings'
+    )
+  if args.stat != 'darr' and not args.human:
+    raise ValueError('--human COL says which column holds human scores')
+  if args.by == 'none' and args.pairs:
+    raise ValueError(
+      '--by none pools human scores; ranked pairs are measured --by lp'
+    )
+  test = args.test
+  if test is None and args.unsupervised is not None:
+    test = 'bootstrap'
+  resamples = args.bootstrap
+  if resamples is None:
+    resamples = 1000 if args.baseline or test == 'bootstrap' else 0
+  chosen = top_k(args)
+  return questions.Question(
+    level=args.level,
+    statistic=args.stat,
+    group=args.group,
+    ties=args.ties,
+    min_gap=args.min_gap,
+    pairs=darr.read_pairs(args.pairs) if args.pairs else None,
+    exclude=args.exclude_systems,
+    outliers=args.exclude_outliers,
+    top_k=chosen[0] if len(chosen) == 1 else None,
+    resamples=resamples,
+    unit=args.unit,
+    seed=args.seed,
+    baseline=args.baseline,
+    test=test,
+    permutations=args.permutations,
+    swap=args.swap,
+    early_stop=not args.no_early_stop,
+    unsupervised=None
+    if args.unsupervised is None
+    else tuple(_score_files.split_names(args.unsupervised)),
+    intersect=args.intersect,
+  )

@@ -1,0 +1,177 @@
+"""The reports and pictures of `t5score correlate`.
+
+Not a verb by itself (hence the underscore).
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+
+import numpy as np
+
+from t5score_jax.commands import _score_files
+from t5score_jax.evaluation import (
+  agreement,
+  correlation,
+  layouts,
+  mqm,
+  parts,
+  plots,
+  questions,
+  scores,
+  tables,
+  wmt20,
+  wmt20_tables,
+)
+
+
+def wmt20_report(args: argparse.Namespace) -> str:
+  """T5Score's tables on WMT20.
+
+  Raises:
+    ValueError: The arguments contradict each other.
+    files.RecordError: Something in a file is not as it must be.
+  """
+  if not args.data:
+    raise ValueError('--report wmt20 needs --data DIR')
+  own: dict[str, list[scores.ScoreTable]] = {}
+  options = _score_files.layout_options(args)
+  for name, path in _score_files.split_files(args.files):
+    if name is None:
+      raise ValueError(f'--report wmt20 takes NAME=FILE, not {path!r}')
+    own.setdefault(name, []).extend(layouts.read(path, [name], options, name))
+  metrics = _score_files.split_names(args.metrics or '') or [
+    *wmt20.DEFAULT_METRICS,
+    *own,
+  ]
+  if len(set(metrics)) != len(metrics):
+    raise ValueError(f'a metric is named twice: {", ".join(metrics)}')
+  unsupervised = [
+    m for m in metrics if m not in wmt20.SUPERVISED and m not in own
+  ]
+  if args.unsupervised is not None:
+    unsupervised = _score_files.split_names(args.unsupervised)
+  settings = wmt20.Settings(
+    tuple(metrics),
+    tuple(unsupervised),
+    1000 if args.bootstrap is None else args.bootstrap,
+    args.seed,
+    args.intersect,
+  )
+  blocks, notes = wmt20.report(wmt20.Data(args.data, own), settings)
+  return wmt20_tables.render_blocks(
+    blocks,
+    settings,
+    notes,
+    args.format,
+    1 if args.digits is None else args.digits,
+  )
+
+
+def category_columns(args: argparse.Namespace) -> tuple[str, ...]:
+  """The columns of error categories that a report looks for."""
+  human = args.human or 'mqm'
+  args.human = human
+  names = (*mqm.CATEGORIES, 'non-translation', 'other', 'source-error')
+  return tuple(f'{human}-{name}' for name in names)
+
+
+def categories_report(
+  args: argparse.Namespace,
+  grids: Sequence[scores.ScoreGrid],
+  notes: Sequence[str],
+) -> str:
+  """Errors by category, for each language pair and on average."""
+  prefix = f'{args.human}-'
+  metrics = [m for m in grids[0].metrics if not m.startswith(prefix)]
+  categories = [m for m in grids[0].metrics if m.startswith(prefix)]
+  notes = list(notes)
+  found: dict[tuple[str, str], list[float]] = {}
+  for grid in grids:
+    question = questions.Question(exclude=args.exclude_systems)
+    chosen = parts.choose_systems(grid, question, notes)
+    for category in ('', *categories):
+      gold = chosen.metrics[category] if category else chosen.human
+      if not np.any(gold[~np.isnan(gold)]):
+        what = category.removeprefix(prefix) or 'any kind'
+        notes.append(f'{grid.language_pair}: no error of {what}')
+        continue
+      for metric in metrics:
+        value = mqm.category_error(gold, chosen.metrics[metric], args.normalise)
+        found.setdefault((metric, category), []).append(value)
+  columns = [c for c in ('', *categories) if (metrics[0], c) in found]
+  title = (
+    f'Root mean squared error after normalisation ({args.normalise}); lower is '
+    f'better; mean over {", ".join(g.language_pair or "all" for g in grids)}'
+  )
+  return tables.render_values(
+    title,
+    ['overall' if not c else c.removeprefix(prefix) for c in columns],
+    metrics,
+    [[float(np.mean(found[m, c])) for c in columns] for m in metrics],
+    notes,
+    args.format,
+    4 if args.digits is None else args.digits,
+  )
+
+
+def _label(args: argparse.Namespace) -> str:
+  group = '' if args.group == 'none' else f' by {args.group}'
+  return f'{args.level}-level {args.stat}{group}'
+
+
+def plot_curve(args: argparse.Namespace, curve: agreement.Curve) -> None:
+  """Draws curves over the number of systems."""
+  if args.plot_kind not in (None, 'curves'):
+    raise ValueError(
+      f'several --top-k are drawn as curves, not {args.plot_kind}'
+    )
+  where = curve.column or 'all segments'
+  figure = plots.curves(curve, f'The best systems only, {where}', _label(args))
+  plots.save(figure, args.plot)
+
+
+def plot_report(
+  args: argparse.Namespace,
+  report: agreement.Report,
+  grids: Sequence[scores.ScoreGrid],
+) -> None:
+  """Draws a report as bars, or its points."""
+  kind = args.plot_kind or ('bars' if len(report.metrics) > 1 else 'scatter')
+  if kind == 'curves':
+    raise ValueError('curves need several numbers: --top-k 4,6,8')
+  if kind == 'bars':
+    title = f'Agreement with {args.human or "ranked pairs"}'
+    figure = plots.bars(report, title, _label(args))
+  else:
+    figure = plots.scatter(
+      _panels(report, grids),
+      f'human score ({args.human})',
+      f'Metric scores against {args.human}, {args.level}s',
+    )
+  plots.save(figure, args.plot)
+
+
+def _panels(
+  report: agreement.Report, grids: Sequence[scores.ScoreGrid]
+) -> list[plots.Panel]:
+  question = report.question
+  panels = []
+  for grid in grids:
+    chosen = parts.choose_systems(grid, question, [])
+    if np.isnan(chosen.human).all():
+      raise ValueError('a scatter plot needs human scores: --human COL')
+    for name, values in chosen.metrics.items():
+      cell = report.cells[name, grid.language_pair]
+      both = ~np.isnan(chosen.human) & np.isfinite(values)
+      x, y = chosen.human[both], values[both]
+      names: tuple[str, ...] = ()
+      if question.level == 'system':
+        x = correlation.system_means(chosen.human)
+        y = correlation.system_means(values)
+        names = chosen.systems
+      where = f', {grid.language_pair}' if grid.language_pair else ''
+      note = f'{question.statistic} {cell.value:.3f}, {len(x)} points'
+      panels.append(plots.Panel(f'{name}{where}', x, y, names, note))
+  return panels

@@ -1,0 +1,124 @@
+"""How `t5score correlate` and `t5score compare` name score files and columns.
+
+Not a verb by itself (hence the underscore).
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterable
+
+from t5score_jax.data import tables as data_tables
+from t5score_jax.evaluation import layouts, mqm
+
+
+def split_names(text: str) -> list[str]:
+  """The names in a list that commas separate."""
+  return [name.strip() for name in text.split(',') if name.strip()]
+
+
+def assignments(text: str, flag: str) -> dict[str, str]:
+  """Reads NAME=VALUE,...
+
+  Raises:
+    ValueError: The text has another form.
+  """
+  found = {}
+  for part in split_names(text):
+    name, equals, value = part.partition('=')
+    if not (name and equals and value):
+      raise ValueError(f'{flag} takes NAME=COLUMN, not {part!r}')
+    found[name] = value
+  return found
+
+
+def split_files(arguments: Iterable[str]) -> list[tuple[str | None, str]]:
+  """[NAME=]FILE arguments as (name or None, path)."""
+  named: list[tuple[str | None, str]] = []
+  for argument in arguments:
+    name, equals, path = argument.partition('=')
+    # A path that holds '=' is still a path where its left side has a '/'.
+    if name and equals and path and '/' not in name:
+      named.append((name, path))
+    else:
+      named.append((None, argument))
+  return named
+
+
+def add_layout_arguments(group: argparse._ArgumentGroup) -> None:
+  """Declares what a file does not say about itself."""
+  group.add_argument(
+    '--columns',
+    metavar='NAME=COL,...',
+    default='',
+    help='what the files call language_pair, system, segment or a metric',
+  )
+  group.add_argument(
+    '--quoting',
+    choices=data_tables.QUOTING,
+    default='none',
+    help='of TSV cells: none, or csv where texts stand in double quotes '
+    '(default: %(default)s)',
+  )
+  group.add_argument(
+    '--where',
+    metavar='COL=VALUE,...',
+    default='',
+    help='only rows with these values; the others are counted',
+  )
+  group.add_argument(
+    '--language-pair',
+    metavar='LP',
+    help='the language pair of files that have no column for it, and of a '
+    'folder',
+  )
+  group.add_argument(
+    '--test-set',
+    metavar='NAME',
+    help="which test set of WMT's score files (default: the only one)",
+  )
+  group.add_argument(
+    '--reference',
+    metavar='NAME',
+    help="which reference of WMT's score files (default: the one called like "
+    'the test set)',
+  )
+  group.add_argument(
+    '--by-line',
+    action='store_true',
+    help="call segments of WMT's score files and MQM by their number in the "
+    'test set (as ad-seg-scores does), not DOC::SEG',
+  )
+  group.add_argument(
+    '--mqm-weights',
+    metavar='SEVERITY[/CATEGORY]:W ...',
+    default=mqm.WEIGHTS,
+    help="weights of errors (default: Freitag et al. 2021, '%(default)s')",
+  )
+  group.add_argument(
+    '--intersect',
+    action='store_true',
+    help='leave out entries that some metric or system lacks, and say how '
+    'many, instead of stopping',
+  )
+
+
+def layout_options(
+  args: argparse.Namespace, level: str = 'seg'
+) -> layouts.Options:
+  """What `add_layout_arguments` declared, as `layouts.read` takes it.
+
+  Raises:
+    ValueError: An argument has another form.
+  """
+  return layouts.Options(
+    columns=assignments(args.columns, '--columns'),
+    quoting=args.quoting,
+    where=assignments(args.where, '--where'),
+    language_pair=args.language_pair,
+    test_set=args.test_set,
+    reference=args.reference,
+    by_line=args.by_line,
+    mqm_weights=args.mqm_weights,
+    level=level,
+  )
