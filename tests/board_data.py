@@ -2,6 +2,7 @@
 
 import functools
 import pathlib
+import tempfile
 
 import numpy as np
 import pytest
@@ -47,12 +48,19 @@ def write_table(path: pathlib.Path, systems, ids, columns) -> pathlib.Path:
   return path
 
 
-@pytest.fixture
-def small_board(tmp_path):
-  """The file of a board made from a small table."""
+@functools.cache
+def _small_board() -> bytes:
   from t5score_jax.leaderboard import layouts
 
-  table = write_table(tmp_path / 'table.tsv', *made_up())
-  path = tmp_path / 'small.db'
-  layouts.read_and_import(path, table, 'human', task='made up')
+  with tempfile.TemporaryDirectory() as folder:
+    table = write_table(pathlib.Path(folder, 'table.tsv'), *made_up())
+    path = pathlib.Path(folder, 'small.db')
+    layouts.read_and_import(path, table, 'human', task='made up')
+    return path.read_bytes()
+
+
+def small_board(folder: pathlib.Path) -> pathlib.Path:
+  """The file of a new board, as `made_up` has it."""
+  path = folder / 'small.db'
+  path.write_bytes(_small_board())
   return path

@@ -14,6 +14,7 @@ from t5score_jax.leaderboard import (  # noqa: E402
   ensemble,
   layouts,
   ranking,
+  renewal,
   score_table,
   store,
 )
@@ -83,14 +84,14 @@ def values(boards):
   found = {}
   for name, path in boards.items():
     with store.Store(path) as board:
-      found[name] = analysis.current(board)
+      found[name] = renewal.current(board)
   return found
 
 
 @pytest.mark.parametrize('name', BOARDS)
 def test_table_1(values, name):
   top, pearson, members, leave_one_out = TABLE_1[name]
-  document = json.loads(json.dumps(analysis.rank_document(values[name])))
+  document = json.loads(json.dumps(renewal.rank_document(values[name])))
   assert set(document) == {'metrics', 'generators', 'ensemble', 'overrating'}
   assert all(set(m) == {'name', 'pearson'} for m in document['metrics'])
   assert document['metrics'][0]['name'] == top

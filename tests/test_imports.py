@@ -66,7 +66,10 @@ LEVELS: dict[int, list[str]] = {
     ' evaluation.agreement evaluation.tables evaluation.wmt20'
     ' evaluation.wmt20_tables evaluation.system_tests evaluation.system_tables'
     ' evaluation.plots',
-    'leaderboard.data leaderboard.analysis leaderboard.layouts',
+    'leaderboard.sandbox_child leaderboard.sandbox leaderboard.data'
+    ' leaderboard.analysis leaderboard.renewal leaderboard.layouts'
+    ' leaderboard.wmt_folder leaderboard.folders leaderboard.runs'
+    ' leaderboard.outputs leaderboard.submissions leaderboard.reuse',
   ],
   3: [
     'checkpoints.native',
@@ -82,7 +85,8 @@ LEVELS: dict[int, list[str]] = {
   ],
   5: ['training.evaluators'],
   6: [
-    'commands._board_init commands._board_show commands.board',
+    'commands._board_add commands._board_init commands._board_show'
+    ' commands.board',
     'commands._score_output commands.score commands.train'
     ' commands._score_files commands._correlate_arguments'
     ' commands._correlate_reports commands.correlate commands.compare'

@@ -182,7 +182,7 @@ def _add_rule(parser: argparse.ArgumentParser) -> None:
 
 
 def _rank(args: argparse.Namespace) -> None:
-  from t5score_jax.leaderboard import analysis, ranking, store
+  from t5score_jax.leaderboard import analysis, ranking, renewal, store
 
   request = analysis.Request(
     ranking.Rule(
@@ -194,11 +194,11 @@ def _rank(args: argparse.Namespace) -> None:
   )
   with store.Store(args.board) as board:
     if request == analysis.Request():
-      value = analysis.current(board)
+      value = renewal.current(board)
     else:
       value = analysis.analyse(board, request)
   if args.format == 'json':
-    document = analysis.rank_document(value, args.intervals, args.costs)
+    document = renewal.rank_document(value, args.intervals, args.costs)
     print(json.dumps(document, indent=2, ensure_ascii=False))
   else:
     print(_rank_tables(value, args.costs), end='')
@@ -303,10 +303,10 @@ def _table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
 
 
 def _ensemble(args: argparse.Namespace) -> None:
-  from t5score_jax.leaderboard import analysis, store
+  from t5score_jax.leaderboard import renewal, store
 
   with store.Store(args.board) as board:
-    value = analysis.current(board)
+    value = renewal.current(board)
     versions = board.versions()
     if not versions:
       raise ValueError(
@@ -359,7 +359,7 @@ def _ensemble(args: argparse.Namespace) -> None:
 
 
 def _overrating(args: argparse.Namespace) -> None:
-  from t5score_jax.leaderboard import analysis, changes, store
+  from t5score_jax.leaderboard import changes, renewal, store
 
   with store.Store(args.board) as board:
     if args.set_role:
@@ -373,8 +373,8 @@ def _overrating(args: argparse.Namespace) -> None:
       from t5score_jax.leaderboard import submissions
 
       submissions.complete(board)
-      analysis.renew(board, f'human role {name}')
-    value = analysis.current(board)
+      renewal.renew(board, f'human role {name}')
+    value = renewal.current(board)
   if args.number_of_references:
     _references(value, args.format)
     return

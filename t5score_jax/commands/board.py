@@ -11,6 +11,7 @@ import argparse
 import sys
 
 from t5score_jax.commands import (
+  _board_add,
   _board_init,
   _board_show,
 )
@@ -47,7 +48,7 @@ _EXTRAS = {
   'python_multipart': 'server',
 }
 
-_MODULES = (_board_init, _board_show)
+_MODULES = (_board_init, _board_add, _board_show)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -18,7 +18,13 @@ from pathlib import Path
 import numpy as np
 
 from t5score_jax.data import files, tables
-from t5score_jax.leaderboard import analysis, changes, ensemble, score_table
+from t5score_jax.leaderboard import (
+  analysis,
+  changes,
+  ensemble,
+  renewal,
+  score_table,
+)
 from t5score_jax.leaderboard.entries import (
   GIVEN,
   BoardError,
@@ -308,4 +314,4 @@ def read_and_import(
       store, table, name or Path(path).stem, task, human, negate, people
     )
     del table
-    analysis.renew(store, f'imported from {Path(scores).name}')
+    renewal.renew(store, f'imported from {Path(scores).name}')

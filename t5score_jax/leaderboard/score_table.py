@@ -85,10 +85,12 @@ def read(
         np.stack([_codes(chunk[system], systems), _codes(chunk[segment], ids)])
       )
       values.append(chunk[names].to_numpy(dtype=np.float64))
+  except RecordError:
+    raise
   except (ValueError, UnicodeError, EOFError) as error:
     _explain(path, header, names)
     raise RecordError(f'not a table of scores: {error}', path=path) from error
-  if not places:
+  if not ids:
     raise RecordError('no rows below the header', path=path)
   return _assemble(path, systems, ids, names, np.hstack(places), values)
 
@@ -139,6 +141,50 @@ def _opened(path: str) -> Iterator[IO[Any]]:
     yield stream
 
 
+class _Checked:
+  """Bytes on their way to the parser: every line has the header's fields.
+
+  The parser would take a short row for one with empty cells.
+  """
+
+  def __init__(self, stream: IO[Any], fields: int, path: str):
+    self._stream, self._tabs, self._path = stream, fields - 1, path
+    self._line, self._open, self._begun = 0, 0, False
+
+  def __iter__(self) -> Iterator[bytes]:
+    return iter(lambda: self.read(1 << 20), b'')
+
+  def read(self, size: int = -1) -> bytes:
+    data = self._stream.read(size)
+    held = np.frombuffer(data, dtype=np.uint8)
+    ends = np.flatnonzero(held == 10)
+    tabs = np.searchsorted(np.flatnonzero(held == 9), ends)
+    counts = np.diff(tabs, prepend=0)
+    total = int((held == 9).sum())
+    if len(ends):
+      counts[0] += self._open
+      self._check(counts)
+      self._line += len(ends)
+      self._open = total - int(tabs[-1])
+      self._begun = int(ends[-1]) + 1 < len(held)
+    elif data:
+      self._open += total
+      self._begun = True
+    elif self._begun:
+      self._begun = False
+      self._check(np.array([self._open]))
+    return data
+
+  def _check(self, counts: np.ndarray) -> None:
+    wrong = np.flatnonzero(counts != self._tabs)
+    if wrong.size:
+      raise RecordError(
+        f'{counts[wrong[0]] + 1} fields where the header has {self._tabs + 1}',
+        path=self._path,
+        line=self._line + int(wrong[0]) + 1,
+      )
+
+
 def _chunks(
   path: str, header: list[str], ids: list[str], names: list[str]
 ) -> Iterator[pd.DataFrame]:
@@ -151,7 +197,7 @@ def _chunks(
     exact = {}
   with _opened(path) as stream:
     yield from pd.read_csv(
-      stream,
+      _Checked(stream, len(header), path),  # type: ignore[call-overload]
       sep='\t',
       header=0,
       names=header,
@@ -220,14 +266,7 @@ def _explain(path: str, header: list[str], names: list[str]) -> None:
   with files.open_text(path) as lines:
     next(lines)
     for number, line in enumerate(lines, 2):
-      cells = line.split('\t')
-      if len(cells) != len(header):
-        raise RecordError(
-          f'{len(cells)} fields where the header has {len(header)}',
-          path=path,
-          line=number,
-        )
-      for name, cell in zip(header, cells, strict=True):
+      for name, cell in zip(header, line.split('\t'), strict=False):
         if name in names and cell not in _MISSING:
           try:
             float(cell)

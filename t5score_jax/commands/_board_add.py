@@ -1,0 +1,285 @@
+"""`t5score board add-generator`, `add-metric` and `add-human`: submissions."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import Any
+
+_GENERATOR = """
+Adds a generator. FILE is JSONL (an id and a text in each line: `id`,
+`hypothesis`) or plain text, one output a line in the order of the inputs. Every
+metric that can be run scores it; scores by metrics that came as tables are
+given with
+--scores. Then the ensemble and the analyses are renewed.
+"""
+
+_GENERATOR_EXAMPLES = """
+examples:
+  t5score board add-generator mine.db outputs.txt --name 'My system'
+  t5score board add-generator zh-en.db outputs.jsonl --name base \\
+      --scores base.tsv --seconds 310 --parameters 6e7
+"""
+
+_METRIC = """
+Adds a metric, in one of three ways:
+
+--library NAME    a metric of this library: chrf, bleu, t5score, ...
+--scores FILE     a table of scores: system, id, a column of numbers; a row for
+                  every output
+--command FILE    an executable. It reads JSONL (id, hypothesis, references,
+                  source) on standard input and prints one number a line. It
+                  is kept in the board and scores later generators, too. It
+                  runs in a process of its own without network, with limits
+                  and an empty environment (docs/billboards.md says what that
+                  promises).
+
+Every generator is scored; if the metric fails on one, the board stays as it
+was.
+"""
+
+_METRIC_EXAMPLES = """
+examples:
+  t5score board add-metric mine.db --library chrf
+  t5score board add-metric mine.db --library t5score --option model=my_run/
+  t5score board add-metric mine.db --scores comet.tsv --name COMET
+  t5score board add-metric mine.db --command metric.py --name mine --several own
+"""
+
+_HUMAN = """
+Adds human ratings: TSV or JSONL with a system, an id and a column of ratings,
+where higher is better. The first ratings of a board are those that count.
+"""
+
+_HUMAN_EXAMPLES = """
+examples:
+  t5score board add-human mine.db mqm.tsv --column mqm
+  t5score board add-human mine.db da.tsv --name da --choose
+"""
+
+
+def add_subcommands(subparsers: Any) -> None:
+  """Declares the three subcommands."""
+  parser = _parser(
+    subparsers,
+    'add-generator',
+    'add a generator: its outputs',
+    _GENERATOR,
+    _GENERATOR_EXAMPLES,
+  )
+  parser.add_argument('file', metavar='FILE', help='the outputs')
+  parser.add_argument('--name', help="its name (default: the file's)")
+  parser.add_argument(
+    '--people', action='store_true', help='people wrote these texts'
+  )
+  parser.add_argument(
+    '--scores', metavar='FILE', help='scores by metrics that came as tables'
+  )
+  _add_told(parser, 'of generating the outputs')
+  parser.set_defaults(run_subcommand=_add_generator)
+
+  parser = _parser(
+    subparsers, 'add-metric', 'add a metric', _METRIC, _METRIC_EXAMPLES
+  )
+  way = parser.add_mutually_exclusive_group(required=True)
+  way.add_argument('--library', metavar='NAME', help='a metric of this library')
+  way.add_argument('--scores', metavar='FILE', help='a table of scores')
+  way.add_argument('--command', metavar='FILE', help='an executable')
+  parser.add_argument('--name', help='its name on the board')
+  parser.add_argument(
+    '--option',
+    metavar='NAME=VALUE',
+    action='append',
+    default=[],
+    help='with --library: an option of the metric',
+  )
+  parser.add_argument(
+    '--column', metavar='COL', help='with --scores: the column of scores'
+  )
+  parser.add_argument(
+    '--negate', action='store_true', help='lower is better: negate'
+  )
+  parser.add_argument(
+    '--referenceless',
+    action='store_true',
+    help='with --command: it uses no references',
+  )
+  parser.add_argument(
+    '--several',
+    choices=('own', 'max', 'mean'),
+    default='max',
+    help='with --command: it takes several references itself, or is run with'
+    ' each, and the greatest score or the mean counts (default: %(default)s)',
+  )
+  parser.add_argument(
+    '--limit',
+    metavar='NAME=VALUE',
+    action='append',
+    default=[],
+    help='with --command: seconds, memory, output, processes or scratch (bytes)'
+    ' for one generator',
+  )
+  parser.add_argument(
+    '--no-isolation',
+    action='store_true',
+    help='with --command: trust the program; it keeps its limits, but sees the'
+    ' network and files',
+  )
+  _add_told(parser, 'for one generator (default: measured)')
+  parser.set_defaults(run_subcommand=_add_metric)
+
+  parser = _parser(
+    subparsers, 'add-human', 'add human ratings', _HUMAN, _HUMAN_EXAMPLES
+  )
+  parser.add_argument('file', metavar='FILE', help='the ratings')
+  parser.add_argument(
+    '--name', help="what they are called (default: the board's ratings)"
+  )
+  parser.add_argument('--column', metavar='COL', help='the column of ratings')
+  parser.add_argument(
+    '--replace', action='store_true', help='put them over ratings of that name'
+  )
+  parser.add_argument(
+    '--choose', action='store_true', help='make them those that count'
+  )
+  parser.set_defaults(run_subcommand=_add_human)
+
+
+def _parser(
+  subparsers: Any, name: str, summary: str, description: str, examples: str
+) -> argparse.ArgumentParser:
+  parser = subparsers.add_parser(
+    name,
+    help=summary,
+    description=description,
+    epilog=examples,
+    formatter_class=argparse.RawDescriptionHelpFormatter,
+  )
+  parser.add_argument('board', metavar='BOARD.db')
+  return parser
+
+
+def _add_told(parser: argparse.ArgumentParser, seconds: str) -> None:
+  parser.add_argument('--description', default='', help='a paper, a link')
+  parser.add_argument(
+    '--seconds', type=float, metavar='S', help=f'cost: seconds {seconds}'
+  )
+  parser.add_argument(
+    '--parameters', type=float, metavar='N', help='cost: number of parameters'
+  )
+
+
+def _stem(path: str) -> str:
+  return Path(path).name.removesuffix('.gz').rpartition('.')[0] or path
+
+
+def _add_generator(args: argparse.Namespace) -> None:
+  from t5score_jax.leaderboard import entries, store, submissions
+
+  generator = entries.Generator(
+    name=args.name or _stem(args.file),
+    human=args.people,
+    description=args.description,
+    seconds=args.seconds,
+    parameters=args.parameters,
+  )
+  with store.Store(args.board) as board:
+    value = submissions.add_generator(board, generator, args.file, args.scores)
+    entry = next(g for g in value['generators'] if g['name'] == generator.name)
+    place = 'not ranked' if entry['rank'] is None else f'rank {entry["rank"]}'
+    print(f'{generator.name}: {place} of {len(value["generators"])}')
+    names = {m.id: m.name for m in board.metrics()}
+    for (metric, key, _), message in board.failures().items():
+      if any(
+        g.id == key and g.name == generator.name for g in board.generators()
+      ):
+        print(f'{names[metric]} failed: {message}')
+
+
+def _add_metric(args: argparse.Namespace) -> None:
+  from t5score_jax.leaderboard import entries, store, submissions
+
+  told = {
+    'negated': args.negate,
+    'description': args.description,
+    'seconds': args.seconds,
+    'parameters': args.parameters,
+  }
+  with store.Store(args.board) as board:
+    if args.library:
+      metric = submissions.library_metric(
+        args.library, dict(_setting(o) for o in args.option), args.name, **told
+      )
+      value = submissions.add_metric(board, metric)
+    elif args.scores:
+      metric = entries.Metric(
+        args.name or args.column or _stem(args.scores), 'column', **told
+      )
+      value = submissions.add_score_file(
+        board, metric, args.scores, args.column
+      )
+    else:
+      program = Path(args.command).read_bytes()
+      metric = submissions.command_metric(
+        args.name or _stem(args.command),
+        program,
+        references=not args.referenceless,
+        several=args.several,
+        limits=dict(_limit(text) for text in args.limit),
+        isolation='none' if args.no_isolation else 'required',
+        **told,
+      )
+      value = submissions.add_metric(board, metric, program)
+  entry = next(m for m in value['metrics'] if m['name'] == metric.name)
+  correlation = entry['correlation']
+  print(
+    f'{metric.name}: '
+    + (
+      'no correlation: there are no human ratings to compare with'
+      if correlation is None
+      else f'rank {entry["rank"]}, correlation {correlation:.4f}'
+    )
+  )
+
+
+def _setting(text: str) -> tuple[str, Any]:
+  """An option of a metric; numbers and true or false are read as such."""
+  name, equals, value = text.partition('=')
+  if not (name and equals):
+    raise ValueError(f'--option {text}: write NAME=VALUE')
+  for kind in (int, float):
+    try:
+      return name, kind(value)
+    except ValueError:
+      continue
+  return name, {'true': True, 'false': False}.get(value, value)
+
+
+def _limit(text: str) -> tuple[str, float]:
+  from t5score_jax.leaderboard import sandbox
+
+  name, _, value = text.partition('=')
+  known = sandbox.Limits.__dataclass_fields__
+  try:
+    number = float(value)
+    if name not in known or not 0 < number < 1e15:
+      raise ValueError(text)
+  except ValueError:
+    raise ValueError(
+      f'--limit {text}: write NAME=VALUE, with one of {", ".join(known)} and a'
+      ' number above 0'
+    ) from None
+  return name, number if name == 'seconds' else int(number)
+
+
+def _add_human(args: argparse.Namespace) -> None:
+  from t5score_jax.leaderboard import store, submissions
+
+  with store.Store(args.board) as board:
+    value = submissions.add_human(
+      board, args.file, args.name, args.column, args.replace, args.choose
+    )
+  print(
+    f'{value["board"]["rated"]} outputs have ratings'
+    f' {value["board"]["human"]!r}; the best metric is {value["best"]}'
+  )

@@ -1,0 +1,108 @@
+"""Analyses are kept, and renewed as a new version after a change.
+
+A board remembers its newest analysis (the snapshot) and every version of its
+ensemble. Not here: the analyses themselves (`analysis`).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+from t5score_jax.leaderboard import changes, ensemble
+from t5score_jax.leaderboard.analysis import analyse, next_version
+from t5score_jax.leaderboard.entries import BoardError
+from t5score_jax.leaderboard.store import Store
+
+
+def renew(store: Store, cause: str) -> dict[str, Any]:
+  """Analyses the board as it is now, and keeps that as a new version.
+
+  Safe beside other writers: if the board changed in the meantime, the analysis
+  is made again.
+
+  Args:
+    store: The board.
+    cause: What changed, for the list of versions.
+
+  Returns:
+    The value that `analyse` gives.
+
+  Raises:
+    BoardError: The board changed ten times in a row.
+  """
+  for _ in range(10):
+    revision = store.board().revision
+    version = next_version(store)
+    value = analyse(store, version=version)
+    with store.transaction():
+      if (store.board().revision, next_version(store)) != (revision, version):
+        continue
+      if value['ensemble'] is None:
+        changes.set_snapshot(store, revision, None, value)
+      else:
+        entry = ensemble.parse_signature(value['ensemble']['signature'])
+        kept = dataclasses.replace(
+          entry, standardised=value['ensemble']['weights']
+        )
+        changes.add_version(
+          store, version, revision, cause, entry.signature(), kept.to_json()
+        )
+        changes.set_snapshot(store, revision, version, value)
+      return value
+  raise BoardError(f'{store.path}: too many changes at once; try again')
+
+
+def current(store: Store) -> dict[str, Any]:
+  """The kept analyses, renewed first where a change was not followed by it."""
+  kept = changes.snapshot(store)
+  if kept is not None and kept[0] == store.board().revision:
+    return kept[1]
+  return renew(store, 'renewed after an interrupted change')
+
+
+def rank_document(
+  value: dict[str, Any], intervals: bool = False, costs: bool = False
+) -> dict[str, Any]:
+  """What `t5score board rank --format json` prints.
+
+  Args:
+    value: What `analyse` gave.
+    intervals: Whether entries have intervals, and metrics the overrating.
+    costs: Whether entries have their costs and places on the Pareto fronts.
+
+  Returns:
+    `metrics` and `generators`, the best first, `ensemble` and `overrating`.
+    Where metrics are ranked by another statistic than instance-level Pearson,
+    they have that one too, as `correlation`.
+  """
+  extra = ['interval', 'rank'] * intervals
+  extra += [
+    'seconds',
+    'parameters',
+    'pareto_seconds',
+    'pareto_parameters',
+  ] * costs
+  rule = value['board']['rule']
+  of_metrics = list(extra)
+  if (rule['statistic'], rule['level']) != ('pearson', 'instance'):
+    of_metrics.append('correlation')
+  fitted = value['ensemble']
+  roles = list(value['overrating'].values())
+  return {
+    'metrics': [
+      {n: m[n] for n in ('name', 'pearson', *of_metrics)}
+      for m in value['metrics']
+      if m['kind'] not in ('fitted', 'ensemble')
+    ],
+    'generators': [
+      {n: g[n] for n in ('name', 'rank', 'score', *extra)}
+      for g in value['generators']
+    ],
+    'ensemble': fitted
+    and {n: fitted[n] for n in ('weights', 'leave_one_out', 'signature')},
+    'overrating': {
+      name: {'beta': fit['beta'], 'ci90': fit['ci90']}
+      for name, fit in (roles[0] if roles else {}).items()
+    },
+  }

@@ -1,0 +1,136 @@
+"""Any version of a board's ensemble, used on new texts.
+
+Either the members' scores are given as a table, or the members are run here:
+those that are metrics of this library, or executables kept in the board.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from typing import Any
+
+import numpy as np
+
+from t5score_jax.data import files, records, tables
+from t5score_jax.leaderboard import ensemble, runs
+from t5score_jax.leaderboard.entries import BoardError, Metric, Version
+from t5score_jax.leaderboard.store import Store
+
+
+def score_with(
+  store: Store,
+  version: Version,
+  texts: str | os.PathLike[str] | None,
+  scores: str | os.PathLike[str] | None,
+  output: str | os.PathLike[str] = '-',
+) -> np.ndarray:
+  """Scores new texts, and writes a JSON object a line.
+
+  Args:
+    store: The board.
+    version: The ensemble's version.
+    texts: TSV or JSONL of texts (`records.read_records`), or None.
+    scores: TSV or JSONL with a column for each member, or None. Values are as
+      on the board: negated where the board's are.
+    output: Where the lines go: the members' scores and the ensemble's.
+
+  Returns:
+    The ensemble's scores, [N].
+
+  Raises:
+    BoardError: Neither or both are given, or a member can't be run.
+    files.RecordError: A file is not as it must be.
+  """
+  if (texts is None) == (scores is None):
+    raise BoardError("give either texts or a table of the members' scores")
+  value = ensemble.Ensemble.from_json(version.ensemble)
+  if scores is not None:
+    columns = _from_table(scores, list(value.weights))
+  else:
+    assert texts is not None
+    columns = _from_texts(store, value, texts)
+  result = value.apply(columns)
+  files.write_lines(
+    output,
+    (
+      json.dumps(
+        {**{n: float(c[i]) for n, c in columns.items()}, 'score': float(s)},
+        ensure_ascii=False,
+      )
+      for i, s in enumerate(result)
+    ),
+  )
+  return result
+
+
+def _from_table(
+  path: str | os.PathLike[str], members: list[str]
+) -> dict[str, np.ndarray]:
+  found: dict[str, list[float]] = {name: [] for name in members}
+  with files.open_text(path) as lines:
+    for number, row in tables.read_table(lines, os.fspath(path)).rows:
+      for name in members:
+        cell: Any = row.get(name)
+        try:
+          found[name].append(float(cell))
+        except (TypeError, ValueError):
+          raise files.RecordError(
+            f'{str(cell)[:40]!r} is no score of the member {name!r}',
+            path=path,
+            line=number,
+            field=name,
+          ) from None
+  return {name: np.array(values) for name, values in found.items()}
+
+
+def _from_texts(
+  store: Store, value: ensemble.Ensemble, path: str | os.PathLike[str]
+) -> dict[str, np.ndarray]:
+  segments = records.read_records(path)
+  known = {m.name: m for m in store.metrics()}
+  columns = {}
+  for name in value.weights:
+    metric = known.get(name)
+    if metric is None or metric.kind not in ('library', 'command'):
+      raise BoardError(
+        f'the member {name!r} cannot be run here (its scores came as a table);'
+        " give the members' scores with --scores-table"
+      )
+    columns[name] = _run(store, metric, value, segments)
+  return columns
+
+
+def _run(
+  store: Store,
+  metric: Metric,
+  value: ensemble.Ensemble,
+  segments: list[records.Segment],
+) -> np.ndarray:
+  """One member on new segments, which bring their own references."""
+  runner = runs.Runner(
+    metric,
+    store.program(metric.id),
+    [os.path.dirname(os.path.realpath(store.path))],
+  )
+  outputs = [s.hypothesis for s in segments]
+  ids = [str(n) for n in range(1, len(segments) + 1)]
+  given = [s.source for s in segments]
+  sources = None
+  if all(source is not None for source in given):
+    sources = [source or '' for source in given]
+  if not metric.settings.get('references'):
+    return runner.score(outputs, ids, sources, None)
+  counts = {len(s.references) for s in segments}
+  if len(counts) != 1 or counts == {0}:
+    raise BoardError(
+      f'the member {metric.name!r} needs references, the same number for every'
+      ' text'
+    )
+  columns = [[s.references[n] for s in segments] for n in range(counts.pop())]
+  several = value.reference_set.partition(':')[2]
+  several = several or metric.settings.get('several', 'own')
+  if several == 'own' or len(columns) == 1:
+    return runner.score(outputs, ids, sources, columns)
+  each = np.stack([runner.score(outputs, ids, sources, [c]) for c in columns])
+  return each.max(axis=0) if several == 'max' else each.mean(axis=0)
