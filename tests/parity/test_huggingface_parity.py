@@ -500,3 +500,20 @@ def test_folder_of_theirs_is_scored_as_it_lies(theirs):
   ]
   expected = hf_t5.outputs(model, *ids)['scores']
   np.testing.assert_allclose(scores.values, expected, atol=_TOLERANCE)
+
+
+def test_exports_need_neither_sentencepiece_nor_protobuf(tmp_path):
+  vocabulary = _VOCABULARIES['lower']()
+  folder = _export(_source(_SHAPE, vocabulary), tmp_path / 'out')
+  program = f"""
+import sys
+sys.modules.update({{'sentencepiece': None, 'google.protobuf': None}})
+import transformers
+tokenizer = transformers.AutoTokenizer.from_pretrained({str(folder)!r})
+print(tokenizer('the cat sees').input_ids)
+"""
+  done = subprocess.run(
+    [sys.executable, '-c', program], capture_output=True, text=True
+  )
+  assert done.returncode == 0, done.stderr
+  assert json.loads(done.stdout) == [*vocabulary.encode('the cat sees'), 1]
