@@ -109,7 +109,7 @@ def test_hosts_without_running(tools):
 def test_slurm(tools, tmp_path, per_gpu, code):
   tools('sbatch', f'cat >{tmp_path}/job.sh')
   tools(
-    'scontrol', f'if [ $1 = show ]; then echo n1; echo n2; else echo "$*"; fi'
+    'scontrol', 'if [ $1 = show ]; then echo n1; echo n2; else echo "$*"; fi'
   )
   tools('say', f'printf "<%s>" "A=$A" "$@"; echo; exit {code}')
   # Its first word is an option; all processes run one after the other.

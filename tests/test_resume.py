@@ -1,5 +1,6 @@
 """A run that is cut off anywhere ends as one that was not."""
 
+import json
 import os
 import signal
 import subprocess
@@ -149,6 +150,63 @@ def test_the_best_is_remembered_across_a_restart(tmp_path):
   with native.Checkpoints(tmp_path / 'run', 1) as checkpoints:
     assert checkpoints.steps == [4, 8]
   assert native.find_checkpoint(tmp_path / 'run').name == 'checkpoint_4'
+
+
+def test_an_evaluation_left_out_in_a_hurry_is_made_by_the_next_run(tmp_path):
+  arrays = fake_training.write_arrays(tmp_path / 'arrays')
+  dataset = fake_training.InterruptedDataset(arrays, 8, 7)
+  options = {
+    'cadence': loop.Cadence(log_every=1, save_every=100, eval_every=1),
+    'selection': native.Selection('fixed/value'),
+    'keep_checkpoints': 1,
+  }
+  falling = [1 - step / 100 for step in range(STEPS + 1)]
+  stopped = fake_training.train(
+    tmp_path,
+    STEPS,
+    dataset=dataset,
+    evaluators=[fake_training.Fixed(falling[1:])],
+    **options,
+  )
+  at = stopped.step
+  numbers = tmp_path / 'run' / f'checkpoint_{at}' / 'numbers' / 'metadata'
+  assert stopped.reason == 'preempted' and at < STEPS
+  assert json.loads(numbers.read_text()) == {}
+  # It is the best, as only the run that goes on finds out.
+  outcome = fake_training.train(
+    tmp_path,
+    at + 1,
+    evaluators=[fake_training.Fixed([2.0, 0.0])],
+    **options,
+  )
+  assert outcome == loop.Outcome(at + 1, at, 'finished')
+  assert json.loads(numbers.read_text()) == {'fixed/value': 2.0}
+  assert native.find_checkpoint(tmp_path / 'run').name == f'checkpoint_{at}'
+  lines = (tmp_path / 'run' / reports.METRICS_FILE).read_text().splitlines()
+  judged = [
+    line['step'] for line in map(json.loads, lines) if 'fixed/value' in line
+  ]
+  assert judged == list(range(1, at + 2))
+
+
+def test_a_stop_at_the_last_step_is_no_end_without_its_evaluation(tmp_path):
+  class Signals(fake_training.Fixed):
+    def evaluate(self, params):
+      os.kill(os.getpid(), signal.SIGTERM)
+      return super().evaluate(params)
+
+  cadence = loop.Cadence(log_every=1, eval_every=1)
+  outcome = fake_training.train(
+    tmp_path, 2, cadence=cadence, evaluators=[Signals([0.25])]
+  )
+  assert outcome == loop.Outcome(2, None, 'preempted')
+  outcome = fake_training.train(
+    tmp_path, 2, cadence=cadence, evaluators=[fake_training.Fixed([0.5])]
+  )
+  assert outcome == loop.Outcome(2, None, 'finished')
+  lines = (tmp_path / 'run' / reports.METRICS_FILE).read_text().splitlines()
+  found = [x for x in map(json.loads, lines) if x['kind'] == 'evaluation']
+  assert [(x['step'], x['fixed/value']) for x in found] == [(1, 0.25), (2, 0.5)]
 
 
 def test_patience_goes_on_across_a_restart(tmp_path):
