@@ -3,10 +3,10 @@ r"""Caches SeqIO tasks offline, without Apache Beam.
     T5SCORE_DATA=my/data python scripts/cache_tasks.py my/cache \
         --import t5score_jax.tasks.wmt_da 'wmt_da_2017_.*_pairs'
 
-Train with the cache by `seqio.add_global_cache_dirs(['my/cache'])` and
-`use_cached=True` (T5X: `--seqio_additional_cache_dirs=my/cache` and
-`USE_CACHED_TASKS = True`). For corpora of many gigabytes use SeqIO's own
-`seqio_cache_tasks --module_import=...`, which runs on Beam.
+Train with the cache by `--gin.USE_CACHED_TASKS=True` and
+`--gin.CACHE_DIRS="['my/cache']"` (T5X: `--seqio_additional_cache_dirs=my/cache`
+and `USE_CACHED_TASKS = True`). For corpora of many gigabytes use SeqIO's own
+`seqio_cache_tasks`, which runs on Beam; docs/pods.md says how.
 """
 
 from __future__ import annotations

@@ -28,6 +28,14 @@ def test_batches_come_whole_from_one_bucket_of_equal_tokens(tmp_path):
   np.testing.assert_allclose(dataset.rates, [1 / 3] * 3)
 
 
+def test_rows_are_a_multiple_that_devices_divide(tmp_path):
+  dataset = bucketing.from_folder(_buckets(tmp_path), 104, row_multiple=4)
+  shapes = {batch['x'].shape for batch in _take(dataset, 60)}
+  assert shapes == {(24, 4), (12, 8), (4, 16)}
+  with pytest.raises(inputs.DatasetError, match='7 have 112 tokens, more than'):
+    bucketing.from_folder(tmp_path, 104, row_multiple=7)
+
+
 def test_weights_change_how_often_a_bucket_is_drawn(tmp_path):
   dataset = bucketing.from_folder(
     _buckets(tmp_path), 32, weights={'train_1*': 4.0, '*_16': 0.5}

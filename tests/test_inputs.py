@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from t5score_jax.training import feeding, inputs
+from t5score_jax.training import feeding, inputs, shares
 
 
 def _folder(path, examples=10, **more):
@@ -228,3 +228,56 @@ def test_seqio_errors(made_up):
     _seqio(split='test')
   with pytest.raises(inputs.DatasetError, match='use one of'):
     inputs.SeqioDataset('made_up', {}, 'triple', 8)
+
+
+_HALVES = [shares.Share((index,), 2, index, 2) for index in range(2)]
+
+
+def test_shares_of_seqio_are_rows_of_the_batches_of_one(made_up):
+  whole = _take(_seqio(seed=5), 3)
+  halves = [
+    list(itertools.islice(_seqio(seed=5).batches(0, half), 3))
+    for half in _HALVES
+  ]
+  for batch, *parts in zip(whole, *halves, strict=True):
+    for key, value in batch.items():
+      joined = np.concatenate([part[key] for part in parts])
+      np.testing.assert_array_equal(joined, value)
+
+
+def test_a_cache_and_its_shards(made_up, tmp_path):
+  from t5score_jax.tasks import caching
+
+  with pytest.raises(inputs.DatasetError, match='no cache of made_up in'):
+    _seqio(use_cached=True, cache_dirs=[str(tmp_path)])
+  caching.cache_task('made_up', tmp_path, shards=4)
+  options = {'use_cached': True, 'cache_dirs': [str(tmp_path)], 'seed': 3}
+  whole = _seqio(shuffle=False, **options)
+  assert {len(b['encoder_input_tokens']) for b in _take(whole, 3)} == {8}
+  # Each reads files of its own: no text is read by both in the first epoch.
+  parts = [
+    {
+      row.tobytes()
+      for batch in itertools.islice(
+        _seqio(keep_order=False, **options).batches(0, half), 70
+      )
+      for row in np.concatenate(
+        [batch['encoder_input_tokens'], batch['decoder_target_tokens']], axis=1
+      )
+    }
+    for half in _HALVES
+  ]
+  assert min(map(len, parts)) > 100 and not parts[0] & parts[1]
+
+
+def test_shares_of_arrays(tmp_path):
+  """Blocks of rows that need not lie together."""
+  dataset = inputs.ArrayDataset(_folder(tmp_path / 'a'), 4, seed=3)
+  [whole] = _take(dataset, 1)
+  share = shares.Share((0, 3), 4, 0, 2)
+  part = next(dataset.batches(0, share))
+  for key, value in whole.items():
+    np.testing.assert_array_equal(part[key], value[[0, 3]])
+  assert share.batch_size(2) == 4
+  with pytest.raises(shares.ShareError, match='use a multiple of 4'):
+    share.rows(6)

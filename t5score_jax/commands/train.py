@@ -55,6 +55,7 @@ data:
   TASK_FEATURE_LENGTHS      most tokens, as {'inputs': 64, 'targets': 64}
   BATCH_SIZE                examples a step
   USE_CACHED_TASKS          whether SeqIO reads its cache (False)
+  CACHE_DIRS                folders of such caches, as ['/data/cache']
   DATA_SEED                 of the order of examples
   DATASET                   any other source of batches
 optimization:

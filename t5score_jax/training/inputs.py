@@ -279,6 +279,7 @@ class SeqioDataset:
     use_cached: bool = False,
     shuffle: bool = True,
     keep_order: bool = True,
+    cache_dirs: Sequence[str] = (),
   ):
     """Finds the task; nothing is read yet.
 
@@ -295,12 +296,15 @@ class SeqioDataset:
       keep_order: Whether batches do not depend on the number of processes.
         Otherwise each reads a part of the files (SeqIO's `ShardInfo`), which
         is less work; a run must then be resumed with as many processes.
+      cache_dirs: Folders in which SeqIO looks for caches.
 
     Raises:
-      DatasetError: No such task, split or feature converter.
+      DatasetError: No such task, split, feature converter or cache.
     """
     import seqio  # TensorFlow: only where it is used.
 
+    if cache_dirs:
+      seqio.add_global_cache_dirs(list(cache_dirs))
     try:
       self._source = seqio.get_mixture_or_task(mixture_or_task_name)
     except ValueError as error:
@@ -320,6 +324,12 @@ class SeqioDataset:
       raise DatasetError(
         f'{mixture_or_task_name} has no split {split!r}, only '
         f'{sorted(self._source.splits)}'
+      )
+    tasks = seqio.get_subtasks(self._source) if use_cached else []
+    if absent := [task.name for task in tasks if task.cache_dir is None]:
+      raise DatasetError(
+        f'no cache of {", ".join(absent)} in {list(cache_dirs)}: name its '
+        'folder (CACHE_DIRS), or make it by scripts/cache_tasks.py'
       )
 
   def batches(
