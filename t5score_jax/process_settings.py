@@ -9,6 +9,7 @@ import argparse
 import dataclasses
 import os
 from collections.abc import Mapping
+from typing import Any
 
 # Stands for what Slurm, Open MPI, Kubernetes or a TPU pod say themselves.
 AUTO = 'auto'
@@ -137,7 +138,7 @@ def settings(
   Raises:
     ProcessError: A part is missing or out of range.
   """
-  given = {
+  given: dict[str, Any] = {
     name: environment.get(variable) or None
     if getattr(args, name) is None
     else getattr(args, name)

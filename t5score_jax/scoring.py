@@ -225,7 +225,7 @@ class Scorer:
     distinct = np.stack(np.divmod(keys, max(1, len(texts))), axis=1)
     if self._processes > 1:
       balance.agree(texts, 'the texts')
-      processes.agree(processes.fingerprint(repr(keys.tolist())), 'the pairs')
+      processes.agree(repr(keys.tolist()), 'the pairs')
     known = _Known(len(keys), token_log_probs)
     cut = np.zeros(len(texts), bool)
     all_texts = list(texts)

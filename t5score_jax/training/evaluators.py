@@ -131,6 +131,7 @@ class JudgmentEvaluator:
       'batch_tokens': batch_tokens,
       'dtype': dtype,
       'num_partitions': num_partitions,
+      'spread': True,
     }
     self._scorer: scoring.Scorer | None = None
 
@@ -141,10 +142,7 @@ class JudgmentEvaluator:
       model = bundle.Bundle(self._config, params, self._vocabulary)
       self._scorer = scoring.Scorer(model, **self._options)
     self._scorer.use_params(params)
-    # Each process scores some of the pairs.
-    own = [self._pairs[row] for row in processes.own_rows(len(self._pairs))]
-    values = self._scorer.scores(own) if own else np.zeros(0, np.float32)
-    values = processes.all_rows(values, len(self._pairs))
+    values = self._scorer.scores(self._pairs)
     return values.reshape(len(self._directions), -1).mean(axis=0)
 
   def evaluate(self, params: PyTree) -> dict[str, float]:

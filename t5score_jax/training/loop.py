@@ -200,10 +200,10 @@ def train(
       evaluations = processes.from_first(_evaluations(report.history))
       step, saved, reason = start, start, 'finished'
       if evaluators and _owed(start, train_steps, cadence, evaluations):
-        numbers = evaluate(evaluators, state)
-        report.evaluation(start, numbers)
-        evaluations.append((start, numbers))
-        checkpoints.annotate(start, numbers)
+        owed = evaluate(evaluators, state)
+        report.evaluation(start, owed)
+        evaluations.append((start, owed))
+        checkpoints.annotate(start, owed)
       if selection and selection.exhausted(evaluations):
         batches, reason = iter(()), 'stopped early'
       for batch in batches:
@@ -300,7 +300,7 @@ class Meter:
   steps are already queued.
   """
 
-  def __init__(self, report: reports.Reports):
+  def __init__(self, report: reports.Reports | reports.Silence):
     """Reports go to `report`."""
     self._report = report
     self._sums: Any = None

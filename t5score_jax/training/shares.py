@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
+from typing import Any
 
 import jax
 import numpy as np
@@ -70,7 +71,8 @@ def of(sharding: NamedSharding) -> Share:
   """
   num_groups = _num_groups(sharding)
   held: dict[int, set[int]] = {}
-  for device, (rows,) in sharding.devices_indices_map((num_groups,)).items():
+  places: Mapping[Any, Any] = sharding.devices_indices_map((num_groups,))
+  for device, (rows,) in places.items():
     held.setdefault(device.process_index, set()).add(rows.start or 0)
   shares = {process: tuple(sorted(groups)) for process, groups in held.items()}
   if len(shares) == 1:
@@ -106,7 +108,7 @@ def put(
     shape[axis] = share.batch_size(value.shape[axis])
     rows = share.rows(shape[axis])
 
-    def part(index: tuple[slice, ...]) -> np.ndarray:
+    def part(index: Any) -> np.ndarray:
       first, stop, _ = index[axis].indices(shape[axis])
       place = int(np.searchsorted(rows, first))
       own = (*index[:axis], slice(place, place + stop - first))
