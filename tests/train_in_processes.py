@@ -220,8 +220,9 @@ class Dying(inputs.ArrayDataset):
 def dying(folder):
   """Process 1 dies; the others must not wait for ever."""
   kind = Dying if processes.index() == 1 else inputs.ArrayDataset
-  # The others could be ahead of the last word of the dead one.
-  threading.Timer(120, lambda: os._exit(99)).start()
+  late = threading.Timer(300, lambda: os._exit(99))
+  late.daemon = True
+  late.start()
   linear(
     folder,
     steps=20,
