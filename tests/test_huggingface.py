@@ -9,6 +9,7 @@ import pathlib
 import shutil
 import tempfile
 
+import hf_folders
 import ml_dtypes
 import numpy as np
 import pytest
@@ -30,56 +31,9 @@ from t5score_jax.checkpoints.weights import (
   CheckpointError,
   LazyArray,
   Options,
-  Source,
 )
 from t5score_jax.data.vocab import ByteVocabulary, SentencePieceVocabulary
 from t5score_jax.nn.t5 import T5Config
-
-_TINY = T5Config(
-  vocab_size=384,
-  emb_dim=6,
-  num_heads=2,
-  head_dim=4,
-  mlp_dim=5,
-  num_encoder_layers=2,
-  num_decoder_layers=1,
-)
-
-
-def _source(config: T5Config, vocabulary=None, seed=0, **changes) -> Source:
-  rng = np.random.default_rng(seed)
-  arrays = {
-    name: LazyArray.of(rng.standard_normal(shape).astype(np.float32))
-    for name, shape in layouts.parameter_shapes(config).items()
-  }
-  return Source(config, arrays, vocabulary or ByteVocabulary(), **changes)
-
-
-def _export(
-  source: Source, folder: pathlib.Path, dtype='float32', shard=10**9
-) -> pathlib.Path:
-  folder.mkdir()
-  huggingface.write(source, folder, dtype=dtype, max_shard_bytes=shard)
-  return folder
-
-
-def _edit(folder: pathlib.Path, file='config.json', **changes) -> None:
-  """Changes a JSON file; None removes a key."""
-  path = folder / file
-  said = {**json.loads(path.read_text()), **changes}
-  path.write_text(json.dumps({k: v for k, v in said.items() if v is not None}))
-
-
-def _tensors(folder: pathlib.Path) -> dict[str, np.ndarray]:
-  import safetensors.numpy
-
-  return safetensors.numpy.load_file(folder / 'model.safetensors')
-
-
-def _replace(folder: pathlib.Path, tensors: dict[str, np.ndarray]) -> None:
-  import safetensors.numpy
-
-  safetensors.numpy.save_file(tensors, folder / 'model.safetensors')
 
 
 def _assert_same(found, expected) -> None:
@@ -120,10 +74,12 @@ _configs = st.builds(
   max_length=st.integers(2, 99),
 )
 def test_round_trip_is_exact(config, scan, shard, max_length):
-  source = _source(config, settings={'name': 'x', 'max_length': max_length})
+  source = hf_folders.source(
+    config, settings={'name': 'x', 'max_length': max_length}
+  )
   given_config, given_weights = layouts.relayout(config, source.weights, scan)
   with tempfile.TemporaryDirectory() as folder:
-    path = _export(
+    path = hf_folders.export(
       dataclasses.replace(source, config=given_config, weights=given_weights),
       pathlib.Path(folder) / 'out',
       shard=shard,
@@ -146,7 +102,7 @@ def test_round_trip_is_exact(config, scan, shard, max_length):
 
 def test_names_are_those_of_transformers(tmp_path):
   """The names in google/t5-v1_1-*, written down."""
-  path = _export(_source(_TINY), tmp_path / 'out')
+  path = hf_folders.export(hf_folders.source(hf_folders.TINY), tmp_path / 'out')
   attention = [f'SelfAttention.{p}' for p in 'qkvo']
   mlp = [f'DenseReluDense.{w}' for w in ('wi_0', 'wi_1', 'wo')]
   expected = {'shared', 'lm_head'}
@@ -162,7 +118,9 @@ def test_names_are_those_of_transformers(tmp_path):
         layers.insert(1, [f'EncDecAttention.{p}' for p in 'qkvo'])
       for j, inner in enumerate(layers):
         expected |= {f'{block}.{j}.{n}' for n in (*inner, 'layer_norm')}
-  shapes = {name: array.shape for name, array in _tensors(path).items()}
+  shapes = {
+    name: array.shape for name, array in hf_folders.tensors(path).items()
+  }
   assert set(shapes) == {f'{name}.weight' for name in expected}
   assert shapes['shared.weight'] == (384, 6)
   assert shapes['lm_head.weight'] == (384, 6)
@@ -187,8 +145,8 @@ def test_names_go_back_and_forth(config):
 
 
 def test_bfloat16_is_rounded_once(tmp_path):
-  source = _source(_TINY)
-  path = _export(source, tmp_path / 'out', dtype='bfloat16')
+  source = hf_folders.source(hf_folders.TINY)
+  path = hf_folders.export(source, tmp_path / 'out', dtype='bfloat16')
   said = json.loads((path / 'config.json').read_text())
   assert said['dtype'] == said['torch_dtype'] == 'bfloat16'
   back = huggingface.open_source(path, Options())
@@ -200,9 +158,9 @@ def test_bfloat16_is_rounded_once(tmp_path):
 
 @pytest.mark.parametrize('dtype', [np.float16, np.float64])
 def test_other_floats_are_read(tmp_path, dtype):
-  path = _export(_source(_TINY), tmp_path / 'out')
-  tensors = {n: a.astype(dtype) for n, a in _tensors(path).items()}
-  _replace(path, tensors)
+  path = hf_folders.export(hf_folders.source(hf_folders.TINY), tmp_path / 'out')
+  tensors = {n: a.astype(dtype) for n, a in hf_folders.tensors(path).items()}
+  hf_folders.replace(path, tensors)
   back = huggingface.open_source(path, Options())
   array = back.weights['token_embedder/embedding'].read()
   np.testing.assert_array_equal(array, tensors['shared.weight'])
@@ -214,9 +172,9 @@ def test_other_floats_are_read(tmp_path, dtype):
 
 @pytest.mark.parametrize('form', [torch_zip.zipped, torch_zip.sequence])
 def test_bin_files_are_read(tmp_path, form):
-  source = _source(_TINY)
-  path = _export(source, tmp_path / 'out')
-  tensors = _tensors(path)
+  source = hf_folders.source(hf_folders.TINY)
+  path = hf_folders.export(source, tmp_path / 'out')
+  tensors = hf_folders.tensors(path)
   (path / 'model.safetensors').unlink()
   (path / 'pytorch_model.bin').write_bytes(torch_zip.plain(tensors, form))
   assert formats.detect(path) == 'hf'
@@ -226,7 +184,9 @@ def test_bin_files_are_read(tmp_path, form):
 def test_weights_are_not_read_before_they_are_asked_for(tmp_path, monkeypatch):
   from t5score_jax.checkpoints import safetensors_files
 
-  path = _export(_source(_TINY), tmp_path / 'out', shard=2000)
+  path = hf_folders.export(
+    hf_folders.source(hf_folders.TINY), tmp_path / 'out', shard=2000
+  )
   assert (path / 'model.safetensors.index.json').is_file()
   monkeypatch.setattr(safetensors_files, '_read', None)
   source = huggingface.open_source(path, Options())
@@ -235,13 +195,13 @@ def test_weights_are_not_read_before_they_are_asked_for(tmp_path, monkeypatch):
 
 
 def test_differences_are_listed(tmp_path):
-  path = _export(_source(_TINY), tmp_path / 'out')
-  tensors = _tensors(path)
+  path = hf_folders.export(hf_folders.source(hf_folders.TINY), tmp_path / 'out')
+  tensors = hf_folders.tensors(path)
   del tensors['encoder.block.0.layer.1.DenseReluDense.wo.weight']
   del tensors['encoder.block.1.layer.1.DenseReluDense.wo.weight']
   tensors['decoder.final_layer_norm.weight'] = np.ones(7, np.float32)
   tensors['classification_head.weight'] = np.ones((2, 3), np.float32)
-  _replace(path, tensors)
+  hf_folders.replace(path, tensors)
   with pytest.raises(CheckpointError) as error:
     huggingface.open_source(path, Options())
   message = str(error.value)
@@ -274,17 +234,19 @@ def test_differences_are_listed(tmp_path):
   ],
 )
 def test_what_the_network_is_not_is_refused(tmp_path, changes, message):
-  path = _export(_source(_TINY), tmp_path / 'out')
-  _edit(path, **changes)
+  path = hf_folders.export(hf_folders.source(hf_folders.TINY), tmp_path / 'out')
+  hf_folders.edit(path, **changes)
   with pytest.raises(CheckpointError, match=f'(?s){message}') as error:
     huggingface.open_source(path, Options())
   assert str(path) in str(error.value)
 
 
 def test_encoders_alone_are_refused(tmp_path):
-  path = _export(_source(_TINY), tmp_path / 'out')
-  tensors = _tensors(path)
-  _replace(path, {n: a for n, a in tensors.items() if n[:3] not in ('dec',)})
+  path = hf_folders.export(hf_folders.source(hf_folders.TINY), tmp_path / 'out')
+  tensors = hf_folders.tensors(path)
+  hf_folders.replace(
+    path, {n: a for n, a in tensors.items() if n[:3] not in ('dec',)}
+  )
   with pytest.raises(CheckpointError, match='no weights of a decoder'):
     huggingface.open_source(path, Options())
 
@@ -294,7 +256,7 @@ def test_folders_that_are_none(tmp_path):
     huggingface.open_source(tmp_path / 'none', Options())
   with pytest.raises(CheckpointError, match=r'config.json: no such file'):
     huggingface.open_source(tmp_path, Options())
-  path = _export(_source(_TINY), tmp_path / 'out')
+  path = hf_folders.export(hf_folders.source(hf_folders.TINY), tmp_path / 'out')
   (path / 'model.safetensors').unlink()
   with pytest.raises(CheckpointError, match='has neither model.safetensors'):
     huggingface.open_source(path, Options())
@@ -306,8 +268,8 @@ def test_folders_that_are_none(tmp_path):
 
 def test_settings_that_change_nothing_are_passed_over(tmp_path):
   """What transformers 5.24 writes, and what google/mt5-* have."""
-  path = _export(_source(_TINY), tmp_path / 'out')
-  _edit(
+  path = hf_folders.export(hf_folders.source(hf_folders.TINY), tmp_path / 'out')
+  hf_folders.edit(
     path,
     classifier_dropout=0.0,
     dense_act_fn='gelu_new',
@@ -322,85 +284,14 @@ def test_settings_that_change_nothing_are_passed_over(tmp_path):
     transformers_version='5.24.0',
   )
   back = huggingface.open_source(path, Options())
-  assert back.config == _TINY
+  assert back.config == hf_folders.TINY
 
 
 def test_activation_may_be_said_again(tmp_path):
-  path = _export(_source(_TINY), tmp_path / 'out')
+  path = hf_folders.export(hf_folders.source(hf_folders.TINY), tmp_path / 'out')
   huggingface.open_source(path, Options(activation='gelu'))
   with pytest.raises(CheckpointError, match='config.json says gelu'):
     huggingface.open_source(path, Options(activation='relu'))
-
-
-# What makes logits. Columns: model type, tie_word_embeddings,
-# scale_decoder_outputs, version, is there an lm_head, result.
-_OUTPUTS = [
-  ('t5', True, None, '4.40.0', None, 'tied'),
-  ('t5', None, None, None, None, 'tied'),
-  ('t5', None, None, '4.40.0', 'copy', 'tied'),
-  ('t5', True, True, '5.24.0', None, 'tied'),
-  ('t5', False, None, '4.40.0', 'own', 'own'),
-  ('t5', False, None, '4.40.0', 'copy', 'embedding'),
-  ('t5', False, None, '4.40.0', None, 'error'),
-  ('t5', True, False, '5.24.0', 'own', 'own'),
-  ('t5', True, False, '5.24.0', None, 'embedding'),
-  ('t5', True, True, '5.24.0', 'own', 'error'),
-  ('t5', True, None, '4.40.0', 'own', 'error'),
-  ('mt5', False, None, '4.40.0', 'own', 'own'),
-  ('mt5', None, None, None, 'own', 'own'),
-  ('mt5', True, None, '4.40.0', None, 'tied'),
-  ('mt5', True, None, '5.24.0', 'own', 'own'),
-  ('mt5', True, None, '5.24.0', None, 'embedding'),
-]
-
-
-@pytest.mark.parametrize(
-  ('kind', 'tie', 'scale', 'version', 'head', 'result'), _OUTPUTS
-)
-def test_what_makes_logits(tmp_path, kind, tie, scale, version, head, result):
-  path = _export(_source(_TINY), tmp_path / 'out')
-  _edit(
-    path,
-    model_type=kind,
-    tie_word_embeddings=tie,
-    scale_decoder_outputs=scale,
-    transformers_version=version,
-  )
-  tensors = _tensors(path)
-  own = tensors.pop('lm_head.weight')
-  if head:
-    copy = tensors['shared.weight'].copy()
-    tensors['lm_head.weight'] = own if head == 'own' else copy
-  # Copies that early releases wrote.
-  tensors['encoder.embed_tokens.weight'] = tensors['shared.weight'].copy()
-  _replace(path, tensors)
-  if result == 'error':
-    with pytest.raises(CheckpointError, match='logits_dense|lm_head'):
-      huggingface.open_source(path, Options())
-    return
-  found = huggingface.open_source(path, Options())
-  assert found.config.logits_via_embedding == (result == 'tied')
-  kernel = found.weights.get('decoder/logits_dense/kernel')
-  if result == 'tied':
-    assert kernel is None
-  else:
-    expected = own if result == 'own' else tensors['shared.weight']
-    np.testing.assert_array_equal(kernel.read(), expected.T)
-  assert bool(found.notes) == (result == 'embedding' and head is None)
-
-
-def test_two_embeddings_are_refused(tmp_path):
-  path = _export(_source(_TINY), tmp_path / 'out')
-  tensors = _tensors(path)
-  tensors['decoder.embed_tokens.weight'] = tensors['shared.weight'] + 1
-  _replace(path, tensors)
-  with pytest.raises(CheckpointError, match='share one embedding'):
-    huggingface.open_source(path, Options())
-  # Without the name for both, one of the copies is taken.
-  tensors['encoder.embed_tokens.weight'] = tensors.pop('shared.weight')
-  del tensors['decoder.embed_tokens.weight']
-  _replace(path, tensors)
-  huggingface.open_source(path, Options())
 
 
 @pytest.mark.parametrize(
@@ -416,7 +307,7 @@ def test_two_embeddings_are_refused(tmp_path):
 def test_model_type(sentencepiece_model, changes, before, expected):
   from t5score_jax.checkpoints.huggingface_config import choose_model_type
 
-  config = dataclasses.replace(_TINY, **changes)
+  config = dataclasses.replace(hf_folders.TINY, **changes)
   vocabulary = SentencePieceVocabulary(sentencepiece_model)
   assert choose_model_type(config, vocabulary, before) == expected
   if expected == 'mt5':
@@ -424,16 +315,18 @@ def test_model_type(sentencepiece_model, changes, before, expected):
 
 
 def test_networks_that_transformers_has_not_are_refused(tmp_path):
-  config = dataclasses.replace(_TINY, mlp_activations=('linear', 'gelu'))
+  config = dataclasses.replace(
+    hf_folders.TINY, mlp_activations=('linear', 'gelu')
+  )
   with pytest.raises(CheckpointError, match='transformers has none but'):
-    _export(_source(config), tmp_path / 'out')
+    hf_folders.export(hf_folders.source(config), tmp_path / 'out')
 
 
 def test_folder_scores_as_the_bundle(random_bundle, tmp_path):
   from t5score_jax.metrics import t5score
 
   source = bundle.open_source(random_bundle, Options())
-  path = _export(source, tmp_path / 'out', shard=5000)
+  path = hf_folders.export(source, tmp_path / 'out', shard=5000)
   texts = {
     'hypotheses': ['the cat sees the moon.', ''],
     'references': ['a dog sees the moon.', 'some bread'],
@@ -457,7 +350,9 @@ def test_folder_scores_as_the_bundle(random_bundle, tmp_path):
 def test_signature_is_the_metrics(tmp_path, asked):
   from t5score_jax.metrics import t5score
 
-  path = _export(_source(_TINY, settings=asked), tmp_path / 'out')
+  path = hf_folders.export(
+    hf_folders.source(hf_folders.TINY, settings=asked), tmp_path / 'out'
+  )
   card = (path / 'README.md').read_text().replace('nrefs:1|refs:max|', '')
   assert f'    {t5score.Metric(str(path)).signature()}\n' in card
 
@@ -478,7 +373,7 @@ def test_hash_is_the_bundles(monkeypatch, tmp_path, block):
 
 
 def test_progress_ends_where_it_should(tmp_path):
-  source = _source(_TINY)
+  source = hf_folders.source(hf_folders.TINY)
   seen = []
   convert.write(source, tmp_path / 'out', 'hf', progress=seen.append)
   assert abs(sum(seen) - 4 * source.size) <= len(seen)
@@ -487,8 +382,8 @@ def test_progress_ends_where_it_should(tmp_path):
 def test_training_starts_from_a_folder(tmp_path):
   import jax
 
-  source = _source(_TINY)
-  path = _export(source, tmp_path / 'out')
+  source = hf_folders.source(hf_folders.TINY)
+  path = hf_folders.export(source, tmp_path / 'out')
   device = jax.sharding.SingleDeviceSharding(jax.devices()[0])
   shapes = bundle.nest(
     {

@@ -1,6 +1,6 @@
 """Tokenizer files without transformers: vocabularies go out and come back.
 
-`tests/parity/test_huggingface_parity.py` compares the ids.
+`tests/parity/test_huggingface_tokenizer_parity.py` compares the ids.
 """
 
 import io

@@ -7,34 +7,28 @@ import contextlib
 import dataclasses
 import io
 import json
-import pathlib
 import re
 import subprocess
 import sys
 
-import jax
 import numpy as np
 import pytest
 
 torch = pytest.importorskip('torch')
 transformers = pytest.importorskip('transformers')
 
-from conftest import made_up_text, make_bundle  # noqa: E402
-from hypothesis import given, settings  # noqa: E402
-from hypothesis import strategies as st  # noqa: E402
-from parity import hf_t5  # noqa: E402
-from t5_outputs import compute, random_params  # noqa: E402
+from conftest import make_bundle  # noqa: E402
+from parity import hf_exports, hf_t5  # noqa: E402
+from t5_outputs import compute  # noqa: E402
 
 import t5score_jax  # noqa: E402
 from t5score_jax.checkpoints import (  # noqa: E402
   bundle,
-  convert,
   huggingface,
   native,
   torch_files,
 )
 from t5score_jax.checkpoints.weights import (  # noqa: E402
-  LazyArray,
   Options,
   Source,
 )
@@ -43,7 +37,6 @@ from t5score_jax.data.vocab import (  # noqa: E402
   SentencePieceVocabulary,
 )
 from t5score_jax.metrics import t5score  # noqa: E402
-from t5score_jax.nn.t5 import T5Config  # noqa: E402
 
 pytestmark = pytest.mark.parity
 
@@ -79,17 +72,6 @@ def _assert_close(made, expected, tolerance=_TOLERANCE):
 def _params(source: Source):
   read = {name: array.read() for name, array in source.weights.items()}
   return bundle.nest(read)
-
-
-def _source(config: T5Config, vocabulary, **values) -> Source:
-  params = jax.tree.map(np.asarray, random_params(config, seed=7))
-  arrays = {n: LazyArray.of(a) for n, a in bundle.flatten_names(params)}
-  return Source(config, arrays, vocabulary, **values)
-
-
-def _export(source: Source, folder: pathlib.Path, **options) -> pathlib.Path:
-  convert.write(source, folder, 'hf', **options)
-  return folder
 
 
 def _state(model) -> dict[str, np.ndarray]:
@@ -196,9 +178,9 @@ def test_there_and_back_is_exact(theirs, tmp_path):
   source = huggingface.open_source(folder, Options())
   vocabulary = ByteVocabulary()
   if source.vocabulary is None:
-    vocabulary = SentencePieceVocabulary(_trained())
+    vocabulary = SentencePieceVocabulary(hf_exports.trained())
   source = dataclasses.replace(source, vocabulary=vocabulary)
-  again = _load(_export(source, tmp_path / 'out'))
+  again = _load(hf_exports.export(source, tmp_path / 'out'))
   assert type(again) is type(model)
   for name, array in _state(model).items():
     np.testing.assert_array_equal(_state(again)[name], array, err_msg=name)
@@ -206,15 +188,6 @@ def test_there_and_back_is_exact(theirs, tmp_path):
 
 # Export.
 
-_SHAPE = T5Config(
-  vocab_size=384,
-  emb_dim=24,
-  num_heads=3,
-  head_dim=8,
-  mlp_dim=32,
-  num_encoder_layers=2,
-  num_decoder_layers=2,
-)
 _NETWORKS = {
   '1_0': {'mlp_activations': ('relu',), 'logits_via_embedding': True},
   '1_1': {},
@@ -243,12 +216,12 @@ _CLASSES = {
 
 @pytest.mark.parametrize('name', sorted(_NETWORKS))
 def test_export_gives_our_logits(name, tmp_path):
-  config = dataclasses.replace(_SHAPE, **_NETWORKS[name])
+  config = dataclasses.replace(hf_exports.SHAPE, **_NETWORKS[name])
   vocabulary = ByteVocabulary()
   if name != 'byt5':
-    vocabulary = SentencePieceVocabulary(_trained())
-  source = _source(config, vocabulary)
-  folder = _export(source, tmp_path / 'out', max_shard_bytes=20_000)
+    vocabulary = SentencePieceVocabulary(hf_exports.trained())
+  source = hf_exports.source(config, vocabulary)
+  folder = hf_exports.export(source, tmp_path / 'out', max_shard_bytes=20_000)
   assert (folder / 'model.safetensors.index.json').is_file()
   model = _load(folder, dtype=torch.float32)
   expected = _CLASSES.get(name, 'T5ForConditionalGeneration')
@@ -261,132 +234,20 @@ def test_export_gives_our_logits(name, tmp_path):
 
 
 def test_bfloat16_export(tmp_path):
-  source = _source(_SHAPE, ByteVocabulary())
-  folder = _export(source, tmp_path / 'out', dtype='bfloat16')
+  source = hf_exports.source(hf_exports.SHAPE, ByteVocabulary())
+  folder = hf_exports.export(source, tmp_path / 'out', dtype='bfloat16')
   model = _load(folder, dtype='auto')
   assert model.dtype == torch.bfloat16
-  batch = hf_t5.batch(hf_t5.Case(lambda: model, _SHAPE), seed=9)
+  batch = hf_t5.batch(hf_t5.Case(lambda: model, hf_exports.SHAPE), seed=9)
   rounded = huggingface.open_source(folder, Options())
   params = {n: a.astype(np.float32) for n, a in rounded.weights.items()}
   rounded = dataclasses.replace(rounded, weights=params)
-  made = compute(_SHAPE, _params(rounded), **batch)
+  made = compute(hf_exports.SHAPE, _params(rounded), **batch)
   _assert_close(made, hf_t5.outputs(model.float(), **batch))
   # Weights have 8 significant bits then; scores are means over 10 tokens.
-  exact = compute(_SHAPE, _params(source), **batch)
+  exact = compute(hf_exports.SHAPE, _params(source), **batch)
   np.testing.assert_allclose(made['scores'], exact['scores'], atol=0.05)
   assert np.abs(made['scores'] - exact['scores']).max() > 1e-5
-
-
-# Tokenizers.
-
-
-def _trained(**changes) -> bytes:
-  import sentencepiece
-
-  model = io.BytesIO()
-  values = {'vocab_size': 48, 'pad_id': 0, 'eos_id': 1, 'unk_id': 2}
-  sentencepiece.SentencePieceTrainer.train(
-    sentence_iterator=iter(made_up_text()),
-    model_writer=model,
-    bos_id=-1,
-    minloglevel=2,
-    num_threads=1,
-    **{**values, **changes},
-  )
-  return model.getvalue()
-
-
-_VOCABULARIES = {
-  'nmt_nfkc': lambda: SentencePieceVocabulary(_trained()),
-  'lower': lambda: SentencePieceVocabulary(
-    _trained(normalization_rule_name='nmt_nfkc_cf'), 100
-  ),
-  'embedded': lambda: (
-    bundle.load_bundle(t5score.model_folder('t5score-tiny')).vocabulary
-  ),
-  'bytes': ByteVocabulary,
-  'bytes_bare': lambda: ByteVocabulary(0),
-}
-
-
-@pytest.fixture(scope='module', params=sorted(_VOCABULARIES))
-def tokenizers(request, tmp_path_factory):
-  """Our vocabulary and the exported tokenizer, as transformers loads it."""
-  vocabulary = _VOCABULARIES[request.param]()
-  config = dataclasses.replace(_SHAPE, vocab_size=vocabulary.vocab_size)
-  folder = tmp_path_factory.mktemp('tokenizers') / request.param
-  source = _source(config, vocabulary, settings={'max_length': 9})
-  _export(source, folder)
-  return vocabulary, transformers.AutoTokenizer.from_pretrained(folder), folder
-
-
-# Special tokens are spelled with '<'; see huggingface_tokenizer's docstring.
-_PLAIN = st.text(
-  st.characters(exclude_categories=['Cs'], exclude_characters='<\x85')
-)
-_WORDS = st.lists(
-  st.sampled_from([*' '.join(made_up_text()).split(), ' ', '\u3000', 'Ä', 'ﬁ'])
-).map(' '.join)
-
-
-@settings(max_examples=400, deadline=None)
-@given(text=st.one_of(_WORDS, _PLAIN))
-def test_ids_are_the_same(tokenizers, text):
-  vocabulary, tokenizer, _ = tokenizers
-  expected = [*vocabulary.encode(text), 1]
-  assert tokenizer(text, max_length=10**6).input_ids == expected
-
-
-def test_where_ids_differ(tokenizers):
-  """The exceptions that the documentation names, and none for bytes."""
-  vocabulary, tokenizer, _ = tokenizers
-  for text in ('a </s> b', '<pad>', 'a\x85b'):
-    expected = [*vocabulary.encode(text), 1]
-    same = tokenizer(text, max_length=10**6).input_ids == expected
-    assert same == isinstance(vocabulary, ByteVocabulary)
-
-
-def test_tokenizer_knows_its_sizes(tokenizers):
-  vocabulary, tokenizer, _ = tokenizers
-  assert len(tokenizer) == vocabulary.vocab_size
-  assert tokenizer.model_max_length == 9
-  assert tokenizer.eos_token_id == 1
-  assert tokenizer.pad_token_id == 0
-  assert tokenizer.unk_token_id == 2
-  ids = tokenizer('the cat sees a red kite, twice', truncation=True).input_ids
-  assert len(ids) == 9
-  assert ids[-1] == 1
-  text = 'the cat sees a red kite.'
-  ids = vocabulary.encode(text)
-  assert tokenizer.decode(ids) == vocabulary.decode(ids)
-
-
-def test_sentencepiece_model_alone_gives_the_same(tokenizers, tmp_path):
-  """What transformers makes of spiece.model, without our tokenizer.json."""
-  vocabulary, tokenizer, folder = tokenizers
-  if isinstance(vocabulary, ByteVocabulary):
-    pytest.skip('has no such file')
-  for path in folder.glob('*'):
-    if path.suffix != '.safetensors' and path.name != 'tokenizer.json':
-      (tmp_path / path.name).write_bytes(path.read_bytes())
-  alone = transformers.AutoTokenizer.from_pretrained(tmp_path)
-  first, second = (
-    json.loads(one.backend_tokenizer.to_str()) for one in (alone, tokenizer)
-  )
-  for part in ('normalizer', 'pre_tokenizer', 'post_processor', 'model'):
-    assert first[part] == second[part], part
-
-
-def test_tokenizers_that_transformers_saves_come_back(tokenizers, tmp_path):
-  vocabulary, tokenizer, folder = tokenizers
-  tokenizer.save_pretrained(tmp_path)
-  (tmp_path / 'config.json').write_text((folder / 'config.json').read_text())
-  weights = (folder / 'model.safetensors').read_bytes()
-  (tmp_path / 'model.safetensors').write_bytes(weights)
-  found = huggingface.open_source(tmp_path, Options()).vocabulary
-  assert found.vocab_size == vocabulary.vocab_size
-  for text in made_up_text()[::20]:
-    assert found.encode(text) == vocabulary.encode(text)
 
 
 # Scores, by the code in the card.
@@ -394,7 +255,7 @@ def test_tokenizers_that_transformers_saves_come_back(tokenizers, tmp_path):
 
 def _models():
   pieces = SentencePieceVocabulary(
-    _trained(normalization_rule_name='nmt_nfkc'), 4
+    hf_exports.trained(normalization_rule_name='nmt_nfkc'), 4
   )
   return {
     'pieces': make_bundle(pieces, max_length=20, lowercase=True),
@@ -439,7 +300,7 @@ def test_code_of_the_card_gives_our_scores(name, dtype, tmp_path):
   before = tmp_path / 'before'
   bundle.save_bundle(before, _models()[name], dtype=dtype)
   source = bundle.open_source(before, Options())
-  folder = _export(source, tmp_path / 'out', dtype=dtype)
+  folder = hf_exports.export(source, tmp_path / 'out', dtype=dtype)
   names = _run_card(folder)
   found = [
     names['t5score'](hypothesis, reference=reference)
@@ -500,20 +361,3 @@ def test_folder_of_theirs_is_scored_as_it_lies(theirs):
   ]
   expected = hf_t5.outputs(model, *ids)['scores']
   np.testing.assert_allclose(scores.values, expected, atol=_TOLERANCE)
-
-
-def test_exports_need_neither_sentencepiece_nor_protobuf(tmp_path):
-  vocabulary = _VOCABULARIES['lower']()
-  folder = _export(_source(_SHAPE, vocabulary), tmp_path / 'out')
-  program = f"""
-import sys
-sys.modules.update({{'sentencepiece': None, 'google.protobuf': None}})
-import transformers
-tokenizer = transformers.AutoTokenizer.from_pretrained({str(folder)!r})
-print(tokenizer('the cat sees').input_ids)
-"""
-  done = subprocess.run(
-    [sys.executable, '-c', program], capture_output=True, text=True
-  )
-  assert done.returncode == 0, done.stderr
-  assert json.loads(done.stdout) == [*vocabulary.encode('the cat sees'), 1]
