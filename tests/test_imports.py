@@ -31,7 +31,7 @@ LEVELS: dict[int, list[str]] = {
     'data.files data.tables data.records data.vocab data.subwords',
     'nn.axes nn.layers',
     'buckets compilation_cache',
-    'rendezvous processes balance',
+    'rendezvous lifeline process_settings processes balance',
     'training.adafactor training.optimizers',
   ],
   1: [
