@@ -164,11 +164,13 @@ def start(chosen: Settings | None) -> None:
       **{name: value for name, value in options.items() if name in known}
     )
   except (ValueError, RuntimeError, OSError) as error:
-    hint = ''
     if chosen.coordinator_address == AUTO:
-      hint = ' (found neither Slurm, Open MPI, Kubernetes nor a TPU pod?)'
+      raise ProcessError(
+        '--coordinator_address=auto: neither Slurm, Open MPI, Kubernetes nor a '
+        f'TPU pod says who the processes are ({error}); give the three flags'
+      ) from error
     raise ProcessError(
-      f'--coordinator_address={chosen.coordinator_address}: {error}{hint}'
+      f'--coordinator_address={chosen.coordinator_address}: {error}'
     ) from error
 
 

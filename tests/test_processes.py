@@ -97,6 +97,24 @@ def test_flags_load_no_jax():
   assert subprocess.run([sys.executable, '-c', program]).returncode == 0
 
 
+def test_nobody_knows_who_the_processes_are():
+  environment = {
+    name: value
+    for name, value in os.environ.items()
+    if not name.startswith(('SLURM_', 'OMPI_', 'JAX_', 'TPU_', 'KUBERNETES'))
+  }
+  done = subprocess.run(
+    [sys.executable, '-m', 't5score_jax', 'train', '--gin_file=x.gin']
+    + ['--coordinator_address=auto'],
+    env={**environment, 'JAX_PLATFORMS': 'cpu'},
+    capture_output=True,
+    text=True,
+  )
+  assert done.returncode == 1 and done.stdout == ''
+  assert done.stderr.startswith('t5score train: --coordinator_address=auto: n')
+  assert done.stderr.count('\n') == 1
+
+
 def _meet(port, arguments):
   """Runs `rendezvous.meet` once per (count, index, release) side by side."""
   results = [None] * len(arguments)
