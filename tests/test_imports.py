@@ -33,6 +33,7 @@ LEVELS: dict[int, list[str]] = {
     'buckets compilation_cache',
     'rendezvous lifeline process_settings processes balance',
     'training.adafactor training.optimizers',
+    'training.hlo training.flops training.topologies',
   ],
   1: [
     'data.features data.judgments',
@@ -78,7 +79,8 @@ LEVELS: dict[int, list[str]] = {
   ],
   4: [
     't5x',
-    'training.arguments training.loop',
+    'training.arguments training.precompile training.precompile_scoring'
+    ' training.loop',
     'metrics._sacrebleu metrics.t5score metrics.bleu metrics.chrf metrics.ter'
     ' metrics.rouge metrics._token_states metrics.bertscore'
     ' metrics.moverscore metrics.comes metrics.frugalscore',
@@ -90,7 +92,7 @@ LEVELS: dict[int, list[str]] = {
     'commands._score_output commands.score commands.train'
     ' commands._score_files commands._correlate_arguments'
     ' commands._correlate_reports commands.correlate commands.compare'
-    ' commands.demo commands.calibrate commands.convert',
+    ' commands.demo commands.calibrate commands.convert commands.precompile',
   ],
   7: ['cli'],
   8: ['__main__'],

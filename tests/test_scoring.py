@@ -213,7 +213,7 @@ def test_a_second_call_compiles_nothing(random_model, monkeypatch):
   def fail(self, shape):
     raise AssertionError(f'compiled again: {shape}')
 
-  monkeypatch.setattr(scoring.Scorer, '_compile', fail)
+  monkeypatch.setattr(scoring.Scorer, 'compile_for', fail)
   np.testing.assert_array_equal(scorer.scores(PAIRS), first)
 
 
@@ -229,15 +229,15 @@ def test_a_failed_compilation_is_an_error_and_can_be_repeated(
   random_model, monkeypatch
 ):
   scorer = scoring.Scorer(random_model)
-  compile_shape = scoring.Scorer._compile
+  compile_shape = scoring.Scorer.compile_for
 
   def fail(self, shape):
     raise RuntimeError('RESOURCE_EXHAUSTED: out of memory')
 
-  monkeypatch.setattr(scoring.Scorer, '_compile', fail)
+  monkeypatch.setattr(scoring.Scorer, 'compile_for', fail)
   with pytest.raises(RuntimeError, match='out of memory'):
     scorer.scores(PAIRS[:3])
-  monkeypatch.setattr(scoring.Scorer, '_compile', compile_shape)
+  monkeypatch.setattr(scoring.Scorer, 'compile_for', compile_shape)
   assert scorer.scores(PAIRS[:3]).shape == (3,)
 
 

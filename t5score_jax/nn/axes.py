@@ -75,6 +75,15 @@ def constrain(x: Array, names: Names) -> Array:
   return lax.with_sharding_constraint(x, spec)
 
 
+def is_divided(name: str) -> bool:
+  """Whether the rules in force split a logical axis over some mesh."""
+  mesh = jax.sharding.get_abstract_mesh()
+  return not mesh.empty and any(
+    rule == name and place is not None
+    for rule, place in nn.get_logical_axis_rules()
+  )
+
+
 def mesh_size() -> int:
   """Devices of the mesh in force; 1 outside one."""
   mesh = jax.sharding.get_abstract_mesh()

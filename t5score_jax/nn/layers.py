@@ -16,7 +16,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from t5score_jax.nn.axes import constrain
+from t5score_jax.nn.axes import constrain, is_divided
 
 Array = jax.Array
 Initializer = Callable[..., Array]
@@ -348,4 +348,10 @@ class Embedding(nn.Module):
       (self.vocab_size, self.emb_dim),
       jnp.float32,
     )
-    return jnp.take(embedding, tokens, axis=0).astype(self.dtype)
+    x = jnp.take(embedding, tokens, axis=0).astype(self.dtype)
+    if tokens.size <= self.vocab_size and is_divided('logits'):
+      # Whole on every device of a mesh, as it comes from a divided vocabulary
+      # anyway. In the backward pass the few rows are gathered instead of
+      # reducing a gradient of the vocabulary's size.
+      x = constrain(x, (None,) * x.ndim)
+    return x

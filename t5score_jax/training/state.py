@@ -162,8 +162,8 @@ class Step:
     with self.partitioner.context():
       return self.compiled(state, batches)
 
-  def lower(self, batch: Mapping[str, jax.ShapeDtypeStruct]) -> Any:
-    """Traces one step (`jax.stages.Lowered`) without any array.
+  def trace(self, batch: Mapping[str, jax.ShapeDtypeStruct]) -> Any:
+    """Traces one step (`jax.stages.Traced`) without any array.
 
     Args:
       batch: Shapes [B, ...] and dtypes of a batch over all devices.
@@ -174,7 +174,7 @@ class Step:
       for key, x in batch.items()
     }
     with self.partitioner.context():
-      return self.compiled.lower(self.state_plan.shapes, batches)
+      return self.compiled.trace(self.state_plan.shapes, batches)
 
 
 def make_step(

@@ -1,0 +1,309 @@
+"""`t5score precompile`: does it fit, before a slice is rented.
+
+Reads the same flags as `t5score train`; what is compiled and measured is
+`training/precompile.py`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import copy
+import dataclasses
+import json
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+from t5score_jax.commands import train
+
+SUMMARY = 'compile the train or scoring step for a TPU slice that is not there'
+
+_DESCRIPTION = """\
+Compiles what `t5score train` would run with the same gin files and flags, for a
+slice of TPU chips that need not be there, on any Linux machine with libtpu (pip
+install 't5score-jax[tpu]'). Neither data nor a vocabulary nor weights are read:
+shapes come from BATCH_SIZE, TASK_FEATURE_LENGTHS and the network.
+
+Prints parameters, bytes on a chip beside what it has, FLOPs, collectives, an
+estimate of the time a step takes, and whether it fits.
+"""
+
+_EPILOG = """\
+examples:
+  t5score precompile --gin_file=recipes/t5score_xxl_contrastive.gin \\
+      --topology=v5e:4x4
+  t5score precompile --gin_file=models/mt5_base.gin \\
+      --gin_file=runs/train_generative.gin --topology=auto --batch=128
+  t5score precompile --gin_file=models/mt5_xl.gin \\
+      --gin_file=runs/train_generative.gin --run_mode=score \\
+      --topology=v5e:2x4 --partitions=4 --batch=64 --json
+  t5score precompile --gin_file=recipes/tiny_run.gin --topology=cpu:8
+
+exit code: 0 it fits; 1 it does not, or cannot be compiled; 2 the configuration
+is wrong
+"""
+
+# What scoring takes where no --lengths are given.
+_SCORE_LENGTHS = {'inputs': 128, 'targets': 128}
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+  """Declares the verb's arguments."""
+  parser.description = _DESCRIPTION
+  parser.epilog = _EPILOG
+  parser.formatter_class = argparse.RawDescriptionHelpFormatter
+  train.add_gin_arguments(parser)
+  parser.add_argument(
+    '--run_mode',
+    default='train',
+    choices=['train', 'score'],
+    help='the train step (default), or the programs that score pairs',
+  )
+  parser.add_argument(
+    '--topology',
+    required=True,
+    metavar='KIND:SHAPE',
+    help='slice, as in v5e:4x4, v4:2x2x4, v5p:2x2x2, v6e:8x8; cpu:8 for '
+    'host devices; auto or auto:v5p for the smallest of v5e, or another kind, '
+    'that is large enough',
+  )
+  parser.add_argument(
+    '--batch',
+    type=int,
+    metavar='N',
+    help='examples a step over all chips (BATCH_SIZE); pairs where scoring',
+  )
+  parser.add_argument(
+    '--lengths',
+    metavar='IN,OUT[,N]',
+    help='tokens of inputs and targets, and hypotheses of a group '
+    '(TASK_FEATURE_LENGTHS)',
+  )
+  parser.add_argument(
+    '--partitions',
+    type=int,
+    metavar='N',
+    help='chips that share one copy of the network (NUM_PARTITIONS)',
+  )
+  parser.add_argument(
+    '--fully_sharded',
+    action=argparse.BooleanOptionalAction,
+    help='whether parameters and optimizer are divided over all chips '
+    '(FULLY_SHARDED)',
+  )
+  parser.add_argument(
+    '--microbatches',
+    type=int,
+    metavar='N',
+    help='parts in which a batch is differentiated (MICROBATCHES)',
+  )
+  parser.add_argument(
+    '--dtype',
+    default='float32',
+    choices=['float32', 'bfloat16'],
+    help='arithmetic where scoring; training has its own in the gin files',
+  )
+  parser.add_argument('--json', action='store_true', help='print JSON')
+
+
+def run(args: argparse.Namespace) -> int:
+  """Compiles and prints; returns the exit code."""
+  from t5score_jax.training import topologies
+
+  try:
+    automatic = args.topology.split(':')[0] == 'auto'
+    on_host = args.topology.startswith('cpu:')
+    topologies.use_no_accelerator(
+      topologies.size_of(args.topology) if on_host else 1
+    )
+    train.configure(args.gin_file, args.gin_bindings, args.gin_search_paths)
+    asked = _asked_for(args)
+  except (train.ConfigurationError, topologies.TopologyError) as error:
+    print(f't5score precompile: {error}', file=sys.stderr)
+    return 2
+  return _print_reports(args, asked, automatic)
+
+
+def _print_reports(
+  args: argparse.Namespace, asked: Any, automatic: bool
+) -> int:
+  from t5score_jax.training import precompile, topologies
+
+  found = None
+  try:
+    for found in _reports(args, asked, automatic):
+      if args.json:
+        print(json.dumps(found.as_dict()), flush=True)
+      else:
+        print(as_text(found), flush=True)
+  except (precompile.PrecompileError, topologies.TopologyError) as error:
+    print(f't5score precompile: {error}', file=sys.stderr)
+    return 1
+  if automatic and found is not None and not args.json:
+    print(
+      f'the smallest slice: {found.topology}'
+      if found.fits
+      else 'no slice is large enough'
+    )
+  return 0 if found is not None and found.fits else 1
+
+
+def _reports(
+  args: argparse.Namespace, asked: Any, automatic: bool
+) -> Iterator[Any]:
+  from t5score_jax.training import precompile, topologies
+
+  if not automatic:
+    yield asked.on(topologies.get(args.topology))
+    return
+  kind = args.topology.partition(':')[2] or 'v5e'
+  if kind not in topologies.CHIPS:
+    raise topologies.TopologyError(
+      f'topology {args.topology!r}: the kind is one of '
+      f'{", ".join(topologies.CHIPS)}'
+    )
+  yield from precompile.smallest(kind, asked)
+
+
+def _asked_for(args: argparse.Namespace) -> Any:
+  """What to compile, from gin and flags.
+
+  Raises:
+    ConfigurationError: What is missing or wrong.
+  """
+  from t5score_jax.training import precompile, precompile_scoring
+
+  model = _configured('model')
+  try:
+    if args.run_mode == 'score':
+      return precompile_scoring.Scoring(
+        config=model.config,
+        dtype=args.dtype,
+        batch=args.batch or 32,
+        lengths=_lengths(args, _SCORE_LENGTHS),
+        num_partitions=args.partitions or 1,
+      )
+    batch, pairs, unit = precompile.batch_shapes(
+      model,
+      args.batch or _macro('BATCH_SIZE', '--batch'),
+      _lengths(args, None),
+    )
+  except precompile.PrecompileError as error:
+    raise train.ConfigurationError(str(error)) from error
+  partitioner = _configured('partitioner')
+  if args.partitions is not None:
+    partitioner = dataclasses.replace(
+      partitioner, num_partitions=args.partitions
+    )
+  if args.fully_sharded is not None:
+    partitioner = dataclasses.replace(
+      partitioner, fully_sharded=args.fully_sharded
+    )
+  return precompile.Training(
+    model=model,
+    optimizer=_configured('optimizer'),
+    partitioner=partitioner,
+    batch=batch,
+    pairs=pairs,
+    unit=unit,
+    microbatches=args.microbatches or _configured('microbatches'),
+    ema_decay=_configured('ema_decay'),
+  )
+
+
+def _configured(name: str) -> Any:
+  """The value of one parameter of `loop.train`, and nothing else."""
+  import gin
+
+  from t5score_jax.training import loop  # noqa: F401 (gin knows it then)
+
+  try:
+    # Copying is how gin evaluates what stands in a configuration.
+    return copy.deepcopy(gin.query_parameter(f'loop.train.{name}'))
+  except Exception as error:
+    raise train.ConfigurationError(
+      f'loop.train.{name}: {train._plain(error)}'
+    ) from error
+
+
+def _macro(name: str, flag: str) -> Any:
+  import gin
+
+  try:
+    return copy.deepcopy(gin.query_parameter(f'%{name}'))
+  except Exception:
+    raise train.ConfigurationError(
+      f'{name} has no value: give --gin.{name}=VALUE or {flag}'
+    ) from None
+
+
+def _lengths(
+  args: argparse.Namespace, default: dict[str, int] | None
+) -> dict[str, int]:
+  if args.lengths is None:
+    return default or _macro('TASK_FEATURE_LENGTHS', '--lengths')
+  try:
+    numbers = [int(number) for number in args.lengths.split(',')]
+    if len(numbers) not in (2, 3) or min(numbers) < 1:
+      raise ValueError
+  except ValueError:
+    raise train.ConfigurationError(
+      f'--lengths={args.lengths}: write two or three numbers, as in 64,64 or '
+      '64,64,8'
+    ) from None
+  return dict(zip(('inputs', 'targets', 'ratings'), numbers, strict=False))
+
+
+def as_text(report: Any) -> str:
+  """A report for people."""
+  memory = report.memory
+  mesh = ' x '.join(f'{axis} {size}' for axis, size in report.mesh.items())
+  divided = ', parameters divided over all' if report.fully_sharded else ''
+  shapes = ', '.join(f'{k} {list(v)}' for k, v in report.batch.items())
+  lines = [
+    f'{report.what} on {report.topology}: {report.chips} chip(s), {mesh}'
+    f'{divided}; microbatches {report.microbatches}',
+    f'  batch        {report.pairs:,} x {report.unit}: {shapes}',
+    f'  parameters   {report.parameters:,}',
+    f'  compilation  {report.seconds:.0f} s',
+  ]
+  if memory.arguments:
+    lines.append(
+      f'  GiB a chip   arguments {_gib(memory.arguments)}, outputs '
+      f'{_gib(memory.outputs)} (in place {_gib(memory.aliased)}), temporaries '
+      f'{_gib(memory.temporaries)}, program {_gib(memory.program)}'
+      + (f"; XLA's peak {_gib(memory.peak)}" if memory.peak else '')
+    )
+  usable = 'no bound' if report.usable is None else _gib(report.usable)
+  lines += [
+    f'  needed       {_gib(memory.needed)} GiB a chip of {usable}: '
+    + ('fits' if report.fits else 'does not fit'),
+    f'  FLOPs        {report.flops:.3e} a step, '
+    f'{report.flops / report.pairs:.3e} a pair; without recomputation '
+    f'{report.model_flops:.3e}',
+  ]
+  for kind, line in report.collectives_by_kind().items():
+    lines.append(
+      f'  {kind:<18} {line["count"]:>6,} runs, {_gib(line["bytes"])} GiB a chip'
+      f', {_gib(line["sent"])} GiB sent'
+    )
+  if (estimate := report.estimate) is not None:
+    low, high = (f'{100 * x:.0f}%' for x in estimate.utilization)
+    lines += [
+      f'  estimate     {estimate.least:.3f} s a step if all overlaps, '
+      f'{estimate.most:.3f} s if nothing does: products {estimate.products:.3f}'
+      f', HBM {estimate.memory:.3f}, links {estimate.links:.3f}; '
+      f'{low} to {high} of peak (MFU)',
+      f'               assumes {_assumptions()}',
+    ]
+  return '\n'.join(lines)
+
+
+def _assumptions() -> str:
+  from t5score_jax.training import precompile
+
+  return precompile.ASSUMPTIONS
+
+
+def _gib(size: float) -> str:
+  return f'{size / 2**30:.2f}'

@@ -1,0 +1,114 @@
+"""The programs of `scoring.py`, compiled ahead of time for a slice.
+
+Not here: training (`training/precompile.py`).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import time
+from collections.abc import Mapping
+from typing import Any, cast
+
+import jax
+import jax.numpy as jnp
+
+from t5score_jax import models, objectives, scoring
+from t5score_jax.checkpoints.bundle import Bundle
+from t5score_jax.data import vocab
+from t5score_jax.nn import t5
+from t5score_jax.training import flops, precompile, topologies
+
+
+@dataclasses.dataclass(frozen=True)
+class Scoring:
+  """Programs that score pairs of texts, to be compiled.
+
+  Attributes:
+    config: The network's shape.
+    dtype: Arithmetic.
+    batch: Pairs at a time.
+    lengths: Tokens of 'inputs' and 'targets'.
+    num_partitions: Chips that share one copy of the weights.
+  """
+
+  config: t5.T5Config
+  dtype: str
+  batch: int
+  lengths: Mapping[str, int]
+  num_partitions: int = 1
+
+  def on(self, topology: topologies.Topology) -> precompile.Report:
+    """Compiles encoder and decoder for a slice; memory is the larger's.
+
+    Raises:
+      PrecompileError: The batch can't be divided that way.
+    """
+    copies = len(topology.devices) // self.num_partitions
+    if copies == 0 or self.batch % copies:
+      raise precompile.PrecompileError(
+        f'{self.batch} pairs cannot be divided over {copies} copies of the '
+        f'network: use a multiple of {copies}'
+      )
+    start = time.perf_counter()
+    shapes = jax.eval_shape(
+      lambda: t5.init_params(self.config, jax.random.key(0))
+    )
+    bundle = Bundle(self.config, cast(Any, shapes), vocab.ByteVocabulary())
+    try:
+      scorer = scoring.Scorer(
+        bundle,
+        dtype=self.dtype,
+        devices=list(topology.devices),
+        num_partitions=self.num_partitions,
+      )
+    except ValueError as error:
+      raise precompile.PrecompileError(str(error)) from error
+    rows, inputs = self.batch, self.lengths['inputs']
+    targets = self.lengths['targets']
+    parts = [
+      precompile.compile_or_measure(
+        functools.partial(scorer.compile_for, shape)
+      )
+      for shape in ((rows, inputs), (rows, inputs, rows, targets))
+    ]
+    compiled, memory = max(parts, key=lambda part: part[1].needed)
+    found = precompile.report(
+      'scoring step',
+      topology,
+      compiled,
+      memory,
+      seconds=time.perf_counter() - start,
+      mesh={'data': copies, 'model': self.num_partitions},
+      fully_sharded=False,
+      microbatches=1,
+      batch={'inputs': (rows, inputs), 'targets': (rows, targets)},
+      pairs=rows,
+      unit='pair of texts in one direction',
+      parameters=sum(x.size for x in jax.tree.leaves(shapes)),
+      flops=self._flops(shapes),
+      model_flops=self._flops(shapes),
+    )
+    return found
+
+  def _flops(self, shapes: Any) -> int:
+    """FLOPs of both programs together."""
+
+    def both(params: Any, inputs: jax.Array, targets: jax.Array) -> jax.Array:
+      encoded = models.encode(params, self.config, inputs)
+      return models.target_log_probs(
+        params,
+        self.config,
+        encoded,
+        inputs,
+        jnp.arange(self.batch),
+        targets,
+        objectives.DEFAULT_BLOCK_ELEMENTS,
+      )
+
+    inputs, targets = (
+      jax.ShapeDtypeStruct((self.batch, self.lengths[key]), jnp.int32)
+      for key in ('inputs', 'targets')
+    )
+    return flops.count(jax.make_jaxpr(both)(shapes, inputs, targets))
