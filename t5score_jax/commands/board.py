@@ -14,6 +14,7 @@ from t5score_jax.commands import (
   _board_add,
   _board_init,
   _board_show,
+  _board_site,
 )
 
 SUMMARY = 'bidimensional leaderboards: generators and metrics compete'
@@ -48,7 +49,7 @@ _EXTRAS = {
   'python_multipart': 'server',
 }
 
-_MODULES = (_board_init, _board_add, _board_show)
+_MODULES = (_board_init, _board_add, _board_show, _board_site)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

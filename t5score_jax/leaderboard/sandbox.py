@@ -159,6 +159,11 @@ def _command(
   """The command line that isolates the program in a folder."""
   root = os.geteuid() == 0
   unseen = [*_HIDDEN, *(os.path.realpath(path) for path in hidden)]
+  unseen = [
+    path
+    for path in dict.fromkeys(unseen)
+    if not any(_inside(path, other) for other in unseen if other != path)
+  ]
   prefixes = {os.path.realpath(p) for p in (sys.prefix, sys.base_prefix)}
   kept = [
     p for p in sorted(prefixes) if any(_inside(p, path) for path in unseen)
