@@ -74,8 +74,8 @@ def add_subcommands(subparsers: Any) -> None:
   parser.add_argument(
     '--people',
     metavar='REGEX',
-    help='systems whose names begin so are people (default: human or ref, in'
-    ' any case)',
+    help='systems whose names begin so are people (default: Human, human, HUMAN'
+    ' or ref)',
   )
   parser.add_argument(
     '--reference',

@@ -35,7 +35,7 @@ from t5score_jax.leaderboard.score_table import ScoreTable
 from t5score_jax.leaderboard.store import Store
 
 #: Systems whose names begin so are people, unless it is said otherwise.
-HUMAN_PATTERN = r'(?i:human|ref)'
+HUMAN_PATTERN = r'[Hh]uman|HUMAN|ref'
 
 
 @contextlib.contextmanager

@@ -213,6 +213,28 @@ def curves(
   return _svg(height, title, parts)
 
 
+def _beside(
+  x: float, y: float, text: str, taken: list[tuple[float, float, float, float]]
+) -> list[str]:
+  """A name right or left of a point, where there is room; notes the room."""
+  width = 6.4 * len(text)
+  for left, css in ((x + 8, 'name'), (x - 8 - width, 'name left')):
+    box = (left, y - 6.0, left + width, y + 6.0)
+    if box[2] > _WIDTH or box[0] < 0:
+      continue
+    if any(
+      box[0] < other[2]
+      and other[0] < box[2]
+      and box[1] < other[3]
+      and other[1] < box[3]
+      for other in taken
+    ):
+      continue
+    taken.append(box)
+    return [_text(x + 8 if css == 'name' else x - 8, y + 4, text, css)]
+  return []
+
+
 def points(
   marks: Sequence[Mark],
   title: str,
@@ -262,6 +284,8 @@ def points(
   if len(front) > 1:
     path = ' '.join(f'{x:.1f},{y:.1f}' for x, y in front)
     parts.append(f'<polyline points="{path}" class="front"/>')
+  # Names give way to points and to each other; titles have them all.
+  taken = [(x - 5, y - 5, x + 5, y + 5) for x, y in map(place, marks)]
   for mark in marks:
     x, y = place(mark)
     told = f'{mark.label}: {mark.value:.3f} at {mark.x:g}'
@@ -270,5 +294,5 @@ def points(
       f'<circle cx="{x:.1f}" cy="{y:.1f}" r="4.5"/></g>'
     )
     if len(marks) <= named:
-      parts.append(_text(x + 8, y + 4, _cut(mark.label, 18), 'name'))
+      parts += _beside(x, y, _cut(mark.label, 18), taken)
   return _svg(height, title, parts)
