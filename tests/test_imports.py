@@ -36,7 +36,7 @@ LEVELS: dict[int, list[str]] = {
     'training.hlo training.flops training.topologies',
   ],
   1: [
-    'data.features data.judgments',
+    'data.features data.judgments data.task_examples',
     'nn.t5 nn.decoding nn.bert nn.heads nn.cross_encoder',
     'objectives',
     'training.shares training.partitioning training.state',
@@ -85,14 +85,15 @@ LEVELS: dict[int, list[str]] = {
     ' metrics.rouge metrics._token_states metrics.bertscore'
     ' metrics.moverscore metrics.comes metrics.frugalscore',
   ],
-  5: ['training.evaluators'],
+  5: ['training.evaluators', 'inference'],
   6: [
     'commands._board_add commands._board_init commands._board_show'
     ' commands.board',
     'commands._score_output commands.score commands.train'
     ' commands._score_files commands._correlate_arguments'
     ' commands._correlate_reports commands.correlate commands.compare'
-    ' commands.demo commands.calibrate commands.convert commands.precompile',
+    ' commands.demo commands.calibrate commands.convert commands.precompile'
+    ' commands.infer',
   ],
   7: ['cli'],
   8: ['__main__'],
@@ -113,6 +114,7 @@ JAX = frozenset('jax jaxlib flax optax orbax chex'.split())
 MAY_IMPORT_TENSORFLOW = (
   't5score_jax.tasks',
   't5score_jax.data.features',
+  't5score_jax.data.task_examples',
   't5score_jax.training.inputs',
   't5score_jax.t5x',
 )

@@ -193,21 +193,21 @@ def add_model_options(group: argparse._ArgumentGroup) -> None:
   )
   group.add_argument(
     '--max-length',
-    type=_positive,
+    type=positive,
     metavar='N',
     help="tokens a text; the rest is cut, and counted (default: the model's, "
     'else 1024)',
   )
   group.add_argument(
     '--batch-tokens',
-    type=_positive,
+    type=positive,
     metavar='N',
     help='tokens computed at once on a device: bounds memory, does not change '
     'scores',
   )
   group.add_argument(
     '--num-partitions',
-    type=_positive,
+    type=positive,
     metavar='N',
     help='devices of this process over which the weights are divided, for '
     'models that one cannot hold; the others hold copies (default: 1)',
@@ -239,7 +239,8 @@ def _count(text: str) -> int:
   return number
 
 
-def _positive(text: str) -> int:
+def positive(text: str) -> int:
+  """The type of an argument that counts from 1."""
   number = int(text)
   if number < 1:
     raise argparse.ArgumentTypeError(f'{text} is not positive')
@@ -248,14 +249,7 @@ def _positive(text: str) -> int:
 
 def run(args: argparse.Namespace) -> int:
   """Runs the verb; returns the exit code."""
-  try:
-    processes.start(processes.settings(args))
-  except processes.ProcessError as error:
-    print(f't5score score: {error}', file=sys.stderr)
-    return 2
-  code = _run(args)
-  # What failed here need not have failed in the other processes.
-  return processes.stop(code, agreed=code == 0)
+  return processes.together('score', args, lambda: _run(args))
 
 
 def _run(args: argparse.Namespace) -> int:
@@ -298,7 +292,7 @@ def _run(args: argparse.Namespace) -> int:
     print(f't5score score: {error}', file=sys.stderr)
     return 1
   except RuntimeError as error:
-    message = _explain(error)
+    message = explain(error, 'No scores were written')
     if message is None:
       raise
     print(f't5score score: {message}', file=sys.stderr)
@@ -306,16 +300,20 @@ def _run(args: argparse.Namespace) -> int:
   return 0
 
 
-def _explain(error: RuntimeError) -> str | None:
-  """Words for an error that the user can do something about."""
+def explain(error: RuntimeError, advice: str) -> str | None:
+  """Words for an error that the user can do something about.
+
+  Args:
+    error: What came of a model.
+    advice: What to do where another process is gone.
+  """
   if 'RESOURCE_EXHAUSTED' in str(error):
     return 'out of memory; give a smaller --batch-tokens or --max-length'
   # ScoringError, whose module may not have been imported.
   known = isinstance(error, processes.ProcessError)
   if known or type(error).__name__ == 'ScoringError':
     return str(error)
-  lost = processes.explain_loss(error, 'No scores were written')
-  return lost or None
+  return processes.explain_loss(error, advice) or None
 
 
 def _calibration(
