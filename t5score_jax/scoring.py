@@ -138,6 +138,11 @@ class Scorer:
     self._lock = threading.Lock()
 
   @property
+  def params(self) -> Any:
+    """The weights as they lie on the devices."""
+    return self._placed.params
+
+  @property
   def max_length(self) -> int:
     """Tokens a text, ``</s>`` included."""
     return self._placed.max_length

@@ -43,6 +43,12 @@ exit code: 0 it fits; 1 it does not, or cannot be compiled; 2 the configuration
 is wrong
 """
 
+# Of chip, where --topology=auto names none.
+_KIND = 'v5e'
+
+# Macros that a step does not depend on, where nothing sets them.
+_STAND_INS = {'TRAIN_STEPS': 1, 'LEARNING_RATE': 1.0, 'WARMUP_STEPS': 0}
+
 # What scoring takes where no --lengths are given.
 _SCORE_LENGTHS = {'inputs': 128, 'targets': 128}
 
@@ -103,6 +109,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     choices=['float32', 'bfloat16'],
     help='arithmetic where scoring; training has its own in the gin files',
   )
+  parser.add_argument(
+    '--effort',
+    default='quick',
+    choices=['quick', 'full'],
+    help="XLA's: the least, which asks for a little more memory (default), "
+    'or what training spends, which takes about six times as long',
+  )
   parser.add_argument('--json', action='store_true', help='print JSON')
 
 
@@ -112,11 +125,17 @@ def run(args: argparse.Namespace) -> int:
 
   try:
     automatic = args.topology.split(':')[0] == 'auto'
+    size = 1 if automatic else topologies.size_of(args.topology)
+    kind = args.topology.partition(':')[2] or _KIND
+    if automatic and kind not in topologies.CHIPS:
+      raise topologies.TopologyError(
+        f'topology {args.topology!r}: the kind is one of '
+        f'{", ".join(topologies.CHIPS)}'
+      )
     on_host = args.topology.startswith('cpu:')
-    topologies.use_no_accelerator(
-      topologies.size_of(args.topology) if on_host else 1
-    )
+    topologies.use_no_accelerator(size if on_host else 1)
     train.configure(args.gin_file, args.gin_bindings, args.gin_search_paths)
+    _stand_in()
     asked = _asked_for(args)
   except (train.ConfigurationError, topologies.TopologyError) as error:
     print(f't5score precompile: {error}', file=sys.stderr)
@@ -131,11 +150,10 @@ def _print_reports(
 
   found = None
   try:
-    for found in _reports(args, asked, automatic):
-      if args.json:
-        print(json.dumps(found.as_dict()), flush=True)
-      else:
-        print(as_text(found), flush=True)
+    with precompile.effort(args.effort == 'full'):
+      for found in _reports(args, asked, automatic):
+        text = json.dumps(found.as_dict()) if args.json else as_text(found)
+        print(text, flush=True)
   except (precompile.PrecompileError, topologies.TopologyError) as error:
     print(f't5score precompile: {error}', file=sys.stderr)
     return 1
@@ -153,16 +171,21 @@ def _reports(
 ) -> Iterator[Any]:
   from t5score_jax.training import precompile, topologies
 
-  if not automatic:
+  if automatic:
+    kind = args.topology.partition(':')[2] or _KIND
+    yield from precompile.smallest(kind, asked)
+  else:
     yield asked.on(topologies.get(args.topology))
-    return
-  kind = args.topology.partition(':')[2] or 'v5e'
-  if kind not in topologies.CHIPS:
-    raise topologies.TopologyError(
-      f'topology {args.topology!r}: the kind is one of '
-      f'{", ".join(topologies.CHIPS)}'
-    )
-  yield from precompile.smallest(kind, asked)
+
+
+def _stand_in() -> None:
+  import gin
+
+  for name, value in _STAND_INS.items():
+    try:
+      gin.query_parameter(f'%{name}')
+    except ValueError:
+      gin.parse_config(f'{name} = {value}')
 
 
 def _asked_for(args: argparse.Namespace) -> Any:
@@ -265,7 +288,7 @@ def as_text(report: Any) -> str:
     f'{divided}; microbatches {report.microbatches}',
     f'  batch        {report.pairs:,} x {report.unit}: {shapes}',
     f'  parameters   {report.parameters:,}',
-    f'  compilation  {report.seconds:.0f} s',
+    f'  compilation  {report.seconds:.0f} s, {report.effort} effort',
   ]
   if memory.arguments:
     lines.append(

@@ -158,7 +158,7 @@ def clip_by_layer_rms(threshold: float) -> optax.GradientTransformation:
 
 
 def scale_by_layer_rms() -> optax.GradientTransformation:
-  """Multiplies by the root mean square of the layer's weights, at least 1e-3."""
+  """Multiplies by the root mean square of a layer's weights, at least 1e-3."""
 
   def update(
     updates: PyTree, state: optax.EmptyState, params: PyTree | None = None

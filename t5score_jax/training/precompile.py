@@ -8,6 +8,7 @@ and chips (`training/topologies.py`), flags (`commands/precompile.py`).
 from __future__ import annotations
 
 import collections
+import contextlib
 import dataclasses
 import math
 import re
@@ -118,6 +119,7 @@ class Report:
     collectives: Of one step.
     estimate: None where the chip isn't known.
     seconds: That compilation took.
+    effort: 'full' or 'quick': see `effort`.
   """
 
   what: str
@@ -138,6 +140,7 @@ class Report:
   collectives: tuple[hlo.Collective, ...]
   estimate: Estimate | None
   seconds: float
+  effort: str = 'full'
 
   def collectives_by_kind(self) -> dict[str, dict[str, float]]:
     """{kind: {'count', 'bytes', 'sent'}} on one chip, the most sent first."""
@@ -208,15 +211,14 @@ class Training:
     )
     start = time.perf_counter()
     traced = step.trace(self.batch)
-    compiled, memory = compile_or_measure(traced.lower().compile)
+    program = compile_or_measure(traced.lower().compile, topology)
     forward = jax.make_jaxpr(self.model.loss_fn)(
       plan.shapes.params, self.batch, jax.random.key(0)
     )
     return report(
       'train step',
       topology,
-      compiled,
-      memory,
+      [program],
       seconds=time.perf_counter() - start,
       mesh=dict(placed.mesh.shape),
       fully_sharded=placed.fully_sharded,
@@ -299,8 +301,25 @@ def batch_shapes(
   )
 
 
+@contextlib.contextmanager
+def effort(full: bool) -> Iterator[None]:
+  """Within it, XLA compiles as for training, or with its least effort.
+
+  With the least effort a large program takes a sixth of the time to compile. It
+  is the same program, less well scheduled: it would run more slowly, and take a
+  few percent more memory.
+  """
+  name = 'jax_exec_time_optimization_effort'
+  before = jax.config.values[name]
+  jax.config.update(name, before if full else -1.0)
+  try:
+    yield
+  finally:
+    jax.config.update(name, before)
+
+
 def compile_or_measure(
-  compile_it: Callable[[], Any],
+  compile_it: Callable[[], Any], topology: topologies.Topology
 ) -> tuple[Any | None, Memory]:
   """Compiles; a program that is too large gives None and what it would need."""
   try:
@@ -318,8 +337,11 @@ def compile_or_measure(
     'temporaries': stats.temp_size_in_bytes,
     'program': stats.generated_code_size_in_bytes,
   }
-  peak = getattr(stats, 'peak_memory_in_bytes', 0)
-  # Temporaries are counted one by one; the peak knows which share a place.
+  # Temporaries are counted one by one; the peak knows which share a place. That
+  # of a host leaves temporaries out.
+  peak = 0
+  if topology.chip is not None:
+    peak = getattr(stats, 'peak_memory_in_bytes', 0)
   together = sum(parts.values()) - 2 * parts['aliased']
   needed = peak + parts['program'] if peak else together
   return compiled, Memory(**parts, peak=peak, needed=needed)
@@ -338,18 +360,31 @@ def memory_asked_for(message: str) -> int | None:
 def report(
   what: str,
   topology: topologies.Topology,
-  compiled: Any | None,
-  memory: Memory,
+  programs: Sequence[tuple[Any | None, Memory]],
   **known: Any,
 ) -> Report:
-  """Puts together what is known of a compiled program, or of one too large."""
+  """Puts together what is known of programs that run one after the other.
+
+  Args:
+    what: See `Report`.
+    topology: What they were compiled for.
+    programs: Results of `compile_or_measure`; memory is that of the largest.
+    **known: The rest of `Report`.
+  """
   chips = len(topology.devices)
   usable = topology.usable_memory
   found: tuple[hlo.Collective, ...] = ()
   estimate = None
-  fits = compiled is not None and (usable is None or memory.needed <= usable)
-  if compiled is not None:
-    found = tuple(hlo.collectives(compiled.as_text(), chips))
+  memory = max((part for _, part in programs), key=lambda part: part.needed)
+  compiled = [program for program, _ in programs if program is not None]
+  complete = len(compiled) == len(programs)
+  fits = complete and (usable is None or memory.needed <= usable)
+  if complete:
+    found = tuple(
+      one
+      for program in compiled
+      for one in hlo.collectives(program.as_text(), chips)
+    )
     if topology.chip is not None:
       estimate = estimate_of(
         topology.chip,
@@ -359,7 +394,9 @@ def report(
         known['flops'],
         known['model_flops'],
       )
+  least = jax.config.values['jax_exec_time_optimization_effort'] < 0
   return Report(
+    effort='quick' if least else 'full',
     what=what,
     topology=topology.name,
     chips=chips,

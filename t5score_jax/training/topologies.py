@@ -161,6 +161,8 @@ def use_no_accelerator(host_devices: int = 1) -> None:
 def _quiet() -> None:
   """Tells libtpu what it would ask the cloud's metadata for, and wait."""
   os.environ.setdefault('TPU_SKIP_MDS_QUERY', '1')
+  # Several may compile at once: none of them takes a chip.
+  os.environ.setdefault('ALLOW_MULTIPLE_LIBTPU_LOAD', '1')
   os.environ.setdefault('TPU_ACCELERATOR_TYPE', 'v5litepod-16')
   os.environ.setdefault('TPU_WORKER_HOSTNAMES', 'localhost')
   os.environ.setdefault('TPU_WORKER_ID', '0')
