@@ -3,12 +3,16 @@ import os
 import re
 import subprocess
 import sys
+import warnings
 from pathlib import Path
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax.sharding import PartitionSpec
 
+from t5score_jax.nn import axes
 from t5score_jax.training import partitioning
 
 _PROGRAM = Path(__file__).with_name('train_on_devices.py')
@@ -40,6 +44,46 @@ def test_rules_place_parameters():
 def test_dimension_that_does_not_divide_stays_whole():
   # mT5-small has six heads; three would not split over two devices.
   assert _partitioner().spec(('heads', 'kv'), (3, 8)) == PartitionSpec()
+
+
+def test_vocabulary_is_divided_over_all_devices():
+  full = _partitioner(fully_sharded=True)
+  both = ('model', 'data')
+  # 'vocab' stands before 'embed' in the rules, wherever it stands in an array.
+  assert full.spec(('vocab', 'embed'), (384, 16)) == PartitionSpec(both)
+  assert full.spec(('embed', 'vocab'), (16, 384)) == PartitionSpec(None, both)
+  # Two divide 6, eight don't: the other axis takes what is left.
+  assert full.spec(('embed', 'vocab'), (16, 6)) == PartitionSpec(
+    'data', 'model'
+  )
+
+
+def test_a_second_rule_counts_where_the_first_is_taken():
+  partitioner = _partitioner(
+    rules=[('batch', 'data'), ('mlp', 'data'), ('mlp', ['model'])]
+  )
+  assert partitioner.spec(('batch', 'mlp'), (8, 8)) == PartitionSpec(
+    'data', 'model'
+  )
+  assert partitioner.spec(('mlp',), (8,)) == PartitionSpec('data')
+
+
+def test_activations_are_placed_where_their_axes_divide():
+  def traced(*shape):
+    return str(
+      jax.make_jaxpr(lambda x: axes.constrain(x, ('batch', 'heads')))(
+        jnp.zeros(shape)
+      )
+    )
+
+  partitioner = partitioning.Partitioner()
+  assert 'sharding_constraint' not in traced(4, 6)
+  with warnings.catch_warnings():
+    warnings.simplefilter('error')
+    with partitioner.context():
+      assert "('data', 'model')" in traced(4, 6)
+      assert axes.mesh_size() == 1 and axes.is_divided('logits')
+  assert not axes.is_divided('logits')
 
 
 def test_own_rules():

@@ -1,6 +1,7 @@
 """The documented runs print the numbers that their headers state."""
 
 import argparse
+import copy
 import json
 import math
 import re
@@ -11,6 +12,7 @@ import jax
 import pytest
 
 from t5score_jax.commands import train
+from t5score_jax.training import loop, partitioning  # noqa: F401 (for gin)
 
 ROOT = Path(__file__).resolve().parent.parent
 RECIPES = ROOT / 'gin_configs' / 'recipes'
@@ -71,9 +73,16 @@ def test_both_stages_of_the_tiny_run(tmp_path):
 
 @pytest.mark.parametrize('path', sorted((RECIPES.parent / 'models').glob('*')))
 def test_networks_have_as_many_parameters_as_stated(path):
+  # Scanned layers have a position bias each, as in T5X; the counts are the
+  # published ones.
   train.configure(
     [str(path), 'runs/train_generative.gin'],
-    ["MODEL_DIR='x'", 'TRAIN_STEPS=1', "VOCABULARY='bytes'"],
+    [
+      "MODEL_DIR='x'",
+      'TRAIN_STEPS=1',
+      "VOCABULARY='bytes'",
+      't5.T5Config.scan_layers=False',
+    ],
   )
   model = gin.query_parameter('%MODEL').scoped_configurable_fn()
   shapes = jax.eval_shape(model.init, jax.random.key(0))
@@ -85,6 +94,84 @@ def test_networks_have_as_many_parameters_as_stated(path):
     assert f'{count:,}' == exact[1]
   else:
     assert f'{count / 1e6:.1f}' == rounded[1]
+
+
+# As the Hub counts the published weights.
+PUBLISHED = {
+  't5_1_1_small': 76_961_152,
+  't5_1_1_base': 247_577_856,
+  't5_1_1_large': 783_150_080,
+  't5_1_1_xl': 2_849_757_184,
+  't5_1_1_xxl': 11_135_332_352,
+  'mt5_small': 300_176_768,
+  'mt5_base': 582_401_280,
+  'mt5_large': 1_229_581_312,
+  'mt5_xl': 3_742_619_648,
+  'mt5_xxl': 12_921_057_280,
+  'byt5_small': 299_637_760,
+  'byt5_base': 581_653_248,
+  'byt5_large': 1_228_183_552,
+  'byt5_xl': 3_737_801_728,
+  'byt5_xxl': 12_906_899_328,
+  'umt5_small': 306_601_984,
+  'umt5_base': 592_043_520,
+  'umt5_xl': 3_768_356_864,
+  'umt5_xxl': 12_972_531_712,
+}
+
+
+def test_every_published_size_has_a_file_that_states_its_count():
+  for name, count in PUBLISHED.items():
+    text = (RECIPES.parent / 'models' / f'{name}.gin').read_text()
+    assert f'{count:,} parameters' in text.replace('\n# ', ' '), name
+
+
+@pytest.mark.parametrize('path', sorted(RECIPES.glob('*.gin')), ids=str)
+def test_every_recipe_gives_model_optimizer_and_mesh(path):
+  if 'jax.tasks' in path.read_text() or path.name.startswith('t5score_'):
+    pytest.importorskip('seqio')
+  train.configure([str(path)], [])
+  # All that doesn't read files; macros that the header's command gives are in
+  # none of it.
+  made = {
+    name: copy.deepcopy(gin.query_parameter(f'loop.train.{name}'))
+    for name in ('model', 'optimizer', 'partitioner', 'cadence', 'train_steps')
+  }
+  assert made['model'].config.vocab_size > 0
+  assert float(made['optimizer'].schedule(0)) >= 0
+  assert made['train_steps'] > 0
+  assert isinstance(made['partitioner'], partitioning.Partitioner)
+  head = path.read_text().partition('\n\n')[0]
+  assert re.search(r'A6000|v5e|CPU|core', head), 'no hardware'
+  assert re.search(r'Expected|Seen|prints', head), 'no result'
+
+
+@pytest.mark.parametrize('size', ['base', 'large', 'xl', 'xxl'])
+def test_recipes_have_the_settings_of_table_6(size):
+  pytest.importorskip('seqio')
+  steps = {'base': 300_000, 'large': 200_000, 'xl': 50_000, 'xxl': 50_000}
+  for stage, expected in (
+    ('generative', (10_000, 10, 1000, 5e-5, 0.1, 500)),
+    ('contrastive', (steps[size], 32, 0, 1e-5, 0.05, None)),
+  ):
+    train.configure([f'recipes/t5score_{size}_{stage}.gin'], [])
+    found = {
+      name: copy.deepcopy(gin.query_parameter(f'%{name}'))
+      for name in (
+        'TRAIN_STEPS',
+        'BATCH_SIZE',
+        'WARMUP_STEPS',
+        'LEARNING_RATE',
+        'DROPOUT_RATE',
+      )
+    }
+    if size == 'xxl' and stage == 'contrastive':
+      # Both directions of the paper's 32 pairs.
+      expected = (expected[0], 64, *expected[2:])
+    assert tuple(found.values()) == expected[:5]
+    cadence = copy.deepcopy(gin.query_parameter('loop.train.cadence'))
+    every = expected[5] or (10_000 if size in ('base', 'large') else 5000)
+    assert cadence.save_every == every
 
 
 def test_the_made_up_corpus_is_what_it_says():
