@@ -2,12 +2,14 @@
 
 import functools
 import pathlib
+import shutil
 import tempfile
 
 import numpy as np
 import pytest
 
 DATA = pathlib.Path(__file__).resolve().parents[2] / 'shared' / 'data'
+CHROMIUM = shutil.which('chromium') or shutil.which('chromium-browser')
 BOARDS = ('wmt20-zh-en', 'wmt20-en-de', 'cnndm', 'mscoco')
 
 needs_boards = pytest.mark.skipif(

@@ -3,7 +3,6 @@
 import html.parser
 import json
 import re
-import shutil
 import urllib.parse
 
 import board_data
@@ -22,7 +21,6 @@ from t5score_jax.leaderboard.entries import BoardError, Generator  # noqa: E402
 from t5score_jax.leaderboard.plots import Mark  # noqa: E402
 from t5score_jax.leaderboard.store import Store  # noqa: E402
 
-CHROMIUM = shutil.which('chromium') or shutil.which('chromium-browser')
 NASTY = '<script>alert(1)</script>"\'&'
 
 
@@ -143,11 +141,11 @@ def browser():
   api = pytest.importorskip(
     'playwright.sync_api', reason='needs playwright, to drive a browser'
   )
-  if CHROMIUM is None:
+  if board_data.CHROMIUM is None:
     pytest.skip('needs Chromium: apt-get install chromium')
   with api.sync_playwright() as running:
     found = running.chromium.launch(
-      executable_path=CHROMIUM, args=['--no-sandbox']
+      executable_path=board_data.CHROMIUM, args=['--no-sandbox']
     )
     yield found
     found.close()

@@ -1,4 +1,4 @@
-"""Generators, metrics and ratings join a board; hostile metrics harm nothing."""
+"""Generators, metrics, ratings join a board; hostile metrics harm nothing."""
 
 import json
 import os

@@ -3,11 +3,31 @@
 from __future__ import annotations
 
 import argparse
+import subprocess
+import sys
+import threading
 from typing import Any
+
+_SERVE = """
+Serves the board's pages, and takes submissions: by a form, and by the API that
+/openapi.json describes. Submissions need a token, by role: `generator` submits
+generators, `metric` metrics as well, `admin` ratings as well. They become jobs,
+which a process of its own works off in order. Executables run isolated, or not
+at all (docs/billboards.md). The server speaks HTTP: put a proxy with TLS before
+it.
+"""
+
+_SERVE_EXAMPLES = """
+examples:
+  t5score board serve mine.db --new-token ada:metric
+  t5score board serve mine.db --port 8000
+  curl -H "Authorization: Bearer $TOKEN" -F name=base -F file=@outputs.jsonl \\
+      http://127.0.0.1:8000/api/generators
+"""
 
 
 def add_subcommands(subparsers: Any) -> None:
-  """Declares `build`."""
+  """Declares `build` and `serve`."""
   parser = subparsers.add_parser(
     'build',
     help='write the board as a static site',
@@ -21,6 +41,55 @@ def add_subcommands(subparsers: Any) -> None:
   parser.add_argument('folder', metavar='DIR', help='a folder to make')
   parser.set_defaults(run_subcommand=_build)
 
+  parser = subparsers.add_parser(
+    'serve',
+    help='serve the board and take submissions',
+    description=_SERVE,
+    epilog=_SERVE_EXAMPLES,
+    formatter_class=argparse.RawDescriptionHelpFormatter,
+  )
+  parser.add_argument('board', metavar='BOARD.db')
+  parser.add_argument(
+    '--host', default='127.0.0.1', help='(default: %(default)s)'
+  )
+  parser.add_argument(
+    '--port', type=int, default=8000, help='(default: %(default)s; 0: any)'
+  )
+  parser.add_argument(
+    '--new-token',
+    metavar='NAME:ROLE',
+    help='make a token, print it, and end; it is told this once',
+  )
+  parser.add_argument(
+    '--revoke', metavar='NAME', help='take a token back, and end'
+  )
+  parser.add_argument(
+    '--upload-limit',
+    type=int,
+    default=64,
+    metavar='MIB',
+    help='of one upload (default: %(default)s)',
+  )
+  parser.add_argument(
+    '--quota',
+    type=int,
+    default=1024,
+    metavar='MIB',
+    help='of all uploads that wait (default: %(default)s)',
+  )
+  parser.add_argument(
+    '--rate',
+    type=int,
+    default=20,
+    metavar='N',
+    help='submissions a minute, for each token and address (default:'
+    ' %(default)s)',
+  )
+  parser.add_argument(
+    '--no-commands', action='store_true', help='accept no executables'
+  )
+  parser.set_defaults(run_subcommand=_serve)
+
 
 def _build(args: argparse.Namespace) -> None:
   from t5score_jax.leaderboard import page, store
@@ -28,3 +97,92 @@ def _build(args: argparse.Namespace) -> None:
   with store.Store(args.board) as board:
     count = page.build(board, args.folder)
   print(f'{args.folder}: {count} files; open {args.folder}/index.html')
+
+
+def _serve(args: argparse.Namespace) -> None:
+  from t5score_jax.leaderboard import access, store
+
+  for name in ('upload_limit', 'quota', 'rate'):
+    if getattr(args, name) < 1:
+      raise ValueError(f'--{name.replace("_", "-")}: at least 1')
+  if args.new_token or args.revoke:
+    with store.Store(args.board) as board:
+      if args.revoke:
+        access.revoke(board, args.revoke)
+        print(f'the token {args.revoke} is no longer valid')
+      else:
+        name, _, role = args.new_token.rpartition(':')
+        print(access.new_token(board, name, role))
+    return
+  _run_server(args)
+
+
+def _run_server(args: argparse.Namespace) -> None:
+  import uvicorn
+
+  from t5score_jax.leaderboard import sandbox, server
+
+  commands = not args.no_commands
+  if commands and sandbox.mechanism() == 'none':
+    print(
+      't5score board serve: programs cannot be isolated here, so executables'
+      ' are not accepted',
+      file=sys.stderr,
+    )
+    commands = False
+  app = server.create_app(
+    args.board,
+    server.Config(
+      upload=args.upload_limit << 20,
+      quota=args.quota << 20,
+      rate=args.rate,
+      commands=commands,
+    ),
+  )
+  running = uvicorn.Server(
+    uvicorn.Config(
+      app,
+      host=args.host,
+      port=args.port,
+      log_level='warning',
+      server_header=False,
+      limit_concurrency=200,
+      timeout_keep_alive=10,
+      proxy_headers=False,
+    )
+  )
+  over = threading.Event()
+  keeper = threading.Thread(target=_keep_worker, args=(args.board, over))
+  keeper.start()
+  threading.Thread(target=_announce, args=(running, over), daemon=True).start()
+  try:
+    running.run()
+  finally:
+    over.set()
+    keeper.join()
+
+
+def _announce(running: Any, over: threading.Event) -> None:
+  """Says where the server listens, once it does."""
+  while not running.started and not over.wait(0.05):
+    pass
+  for listening in running.servers if running.started else ():
+    for each in listening.sockets:
+      host, port = each.getsockname()[:2]
+      shown = f'[{host}]' if ':' in host else host
+      print(f'http://{shown}:{port}/ (Ctrl-C ends)', flush=True)
+
+
+def _keep_worker(board: str, over: threading.Event) -> None:
+  """Runs the worker, and a new one where it dies."""
+  command = [sys.executable, '-m', 't5score_jax.leaderboard.jobs', board]
+  while not over.is_set():
+    worker = subprocess.Popen(command, start_new_session=True)
+    while worker.poll() is None and not over.wait(0.2):
+      pass
+    if worker.poll() is None:
+      # What it does is done again when the server is back.
+      worker.terminate()
+      worker.wait()
+    else:
+      over.wait(1.0)

@@ -10,6 +10,7 @@ which generators face which references (`ranking`).
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable
 
 import numpy as np
 from scipy import optimize, stats
@@ -135,14 +136,14 @@ def _fit(
     raise OverratingError(
       'machine and rating cannot be told apart: the ratings do not vary'
     ) from error
-  error = float(np.sqrt(covariance[1, 1]))
+  spread = float(np.sqrt(covariance[1, 1]))
   z = float(stats.norm.ppf((1 + level) / 2))
   return Overrating(
-    float(beta[1]), error, z * error, float(beta[2]), ratio, rows
+    float(beta[1]), spread, z * spread, float(beta[2]), ratio, rows
   )
 
 
-def _minimise(criterion) -> float:
+def _minimise(criterion: Callable[[float], float]) -> float:
   """The ratio of variances, 0 included, where the criterion is least."""
   # A coarse grid first: far from the minimum the criterion is flat.
   grid = np.linspace(-8.0, 8.0, 17)

@@ -76,7 +76,9 @@ def asset(name: str) -> bytes:
   return (_SITE / name).read_bytes()
 
 
-def downloads(store: Store, value: Mapping[str, Any]) -> dict[str, Callable]:
+def downloads(
+  store: Store, value: Mapping[str, Any]
+) -> dict[str, Callable[[], bytes]]:
   """What the site offers for download: path -> function that makes the bytes.
 
   Args:
@@ -360,7 +362,9 @@ def build(store: Store, folder: str | os.PathLike[str]) -> int:
     OSError: A file can't be written.
   """
   value = renewal.current(store)
-  pages = {'index.html': functools.partial(_page, store, value)}
+  pages: dict[str, Callable[[], bytes]] = {
+    'index.html': functools.partial(_page, store, value)
+  }
   pages.update({n: functools.partial(asset, n) for n in ASSETS})
   pages.update(downloads(store, value))
   with folders.new_folder(folder) as partial:

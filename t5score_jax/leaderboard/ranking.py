@@ -196,7 +196,12 @@ def metric_intervals(
 
 
 def _pearson(
-  n: np.ndarray, x: np.ndarray, y: np.ndarray, xx, yy, xy
+  n: np.ndarray,
+  x: np.ndarray,
+  y: np.ndarray,
+  xx: np.ndarray,
+  yy: np.ndarray,
+  xy: np.ndarray,
 ) -> np.ndarray:
   """From sums; the warnings of an empty draw are the caller's zeros."""
   with np.errstate(all='ignore'):

@@ -39,6 +39,7 @@ import tempfile
 import time
 from collections.abc import Sequence
 from pathlib import Path
+from typing import IO
 
 from t5score_jax.leaderboard import sandbox_child
 
@@ -231,7 +232,7 @@ def _child_source() -> str:
   return inspect.getsource(sandbox_child)
 
 
-def _watch(command: list[str], stdin, limits: Limits) -> bytes:
+def _watch(command: list[str], stdin: IO[bytes], limits: Limits) -> bytes:
   """Runs the command, kills it and all it started at the first limit."""
   # The search path of the host finds bwrap and unshare; the program's own
   # environment is emptied by the child.

@@ -103,7 +103,40 @@ CREATE TABLE event (
 );
 """
 
-MIGRATIONS = (_BOARD,)
+# Tokens and sessions are kept as digests: who reads the file learns none.
+_SERVER = """
+CREATE TABLE token (
+  id INTEGER PRIMARY KEY,
+  name TEXT NOT NULL UNIQUE,
+  role TEXT NOT NULL CHECK (role IN ('generator', 'metric', 'admin')),
+  digest TEXT NOT NULL UNIQUE,
+  created TEXT NOT NULL
+);
+CREATE TABLE session (
+  digest TEXT PRIMARY KEY,
+  token INTEGER NOT NULL REFERENCES token ON DELETE CASCADE,
+  csrf TEXT NOT NULL,
+  expires REAL NOT NULL
+);
+CREATE TABLE job (
+  id INTEGER PRIMARY KEY,
+  kind TEXT NOT NULL CHECK (kind IN ('generator', 'metric', 'human')),
+  name TEXT NOT NULL,
+  settings TEXT NOT NULL,
+  upload TEXT,
+  submitter TEXT NOT NULL,
+  status TEXT NOT NULL
+    CHECK (status IN ('queued', 'running', 'stored', 'done', 'failed')),
+  attempts INTEGER NOT NULL,
+  message TEXT NOT NULL,
+  created TEXT NOT NULL,
+  started TEXT,
+  finished TEXT
+);
+CREATE INDEX job_status ON job (status, id);
+"""
+
+MIGRATIONS = (_BOARD, _SERVER)
 
 #: The version of a file that this library writes.
 VERSION = len(MIGRATIONS)

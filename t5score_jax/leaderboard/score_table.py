@@ -197,7 +197,7 @@ def _chunks(
     exact = {}
   with _opened(path) as stream:
     yield from pd.read_csv(
-      _Checked(stream, len(header), path),  # type: ignore[call-overload]
+      _Checked(stream, len(header), path),
       sep='\t',
       header=0,
       names=header,

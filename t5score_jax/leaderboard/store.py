@@ -286,7 +286,7 @@ class Store:
   def versions(self) -> list[Version]:
     """All versions of the ensemble, the oldest first."""
     return [
-      Version(*row[:5], json.loads(row[5]))
+      Version(row[0], row[1], row[2], row[3], row[4], json.loads(row[5]))
       for row in self.connection.execute(
         'SELECT version, created, revision, cause, signature, ensemble'
         ' FROM version ORDER BY version'

@@ -12,7 +12,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -47,6 +47,7 @@ def add_generator(
   generator: Generator,
   path: str | os.PathLike[str],
   scores: str | os.PathLike[str] | None = None,
+  also: Callable[[], None] | None = None,
 ) -> dict[str, Any]:
   """A generator joins: validated, scored by every metric, ranked.
 
@@ -55,6 +56,7 @@ def add_generator(
     generator: Who it is.
     path: Its outputs (`outputs.read_outputs`).
     scores: A table of its scores by metrics that cannot be run here.
+    also: Done in the same transaction: both happen, or neither.
 
   Returns:
     The renewed analyses. A metric that failed on it is noted there as missing.
@@ -77,6 +79,8 @@ def add_generator(
       changes.set_scores(store, [(metric, key, values)], reference_set)
     for metric, message in failed.items():
       changes.set_failure(store, metric, key, GIVEN, message)
+    if also is not None:
+      also()
   complete(store)
   return renewal.renew(store, f'generator {generator.name}')
 
@@ -204,7 +208,10 @@ def command_metric(
 
 
 def add_metric(
-  store: Store, metric: Metric, program: bytes | None = None
+  store: Store,
+  metric: Metric,
+  program: bytes | None = None,
+  also: Callable[[], None] | None = None,
 ) -> dict[str, Any]:
   """A metric joins: run on every generator that has outputs, then ranked.
 
@@ -212,6 +219,7 @@ def add_metric(
     store: The board.
     metric: From `library_metric` or `command_metric`.
     program: The executable of a command.
+    also: Done in the same transaction.
 
   Returns:
     The renewed analyses.
@@ -257,6 +265,8 @@ def add_metric(
     key = changes.add_metric(store, metric, program)
     for (generator_id, reference_set), values in found.items():
       changes.set_scores(store, [(key, generator_id, values)], reference_set)
+    if also is not None:
+      also()
   complete(store)
   return renewal.renew(store, f'metric {metric.name}')
 
@@ -290,6 +300,7 @@ def add_score_file(
   metric: Metric,
   path: str | os.PathLike[str],
   column: str | None = None,
+  also: Callable[[], None] | None = None,
 ) -> dict[str, Any]:
   """A metric joins by a table of its scores.
 
@@ -298,6 +309,7 @@ def add_score_file(
     metric: Its name and description; its kind becomes 'column'.
     path: The table, with a row for every example of every generator.
     column: The column of scores; None for the only one, or the metric's name.
+    also: Done in the same transaction.
 
   Returns:
     The renewed analyses.
@@ -337,6 +349,8 @@ def add_score_file(
     changes.set_scores(
       store, ((key, g, sign * column) for g, column in values.items()), GIVEN
     )
+    if also is not None:
+      also()
   complete(store)
   return renewal.renew(store, f'metric {metric.name}')
 
@@ -348,6 +362,7 @@ def add_human(
   column: str | None = None,
   replace: bool = False,
   choose: bool = False,
+  also: Callable[[], None] | None = None,
 ) -> dict[str, Any]:
   """Human ratings join.
 
@@ -359,6 +374,7 @@ def add_human(
     column: The column; None for the only one.
     replace: Whether a rating may take the place of another.
     choose: Whether these become the ratings that count.
+    also: Done in the same transaction.
 
   Returns:
     The renewed analyses.
@@ -380,6 +396,8 @@ def add_human(
     changes.add_ratings(store, name, values.items(), replace)
     if choose:
       changes.set_human(store, name)
+    if also is not None:
+      also()
   return renewal.renew(store, f'human ratings {name}')
 
 

@@ -104,6 +104,8 @@ document.addEventListener('DOMContentLoaded', () => {
     each.hidden = false;
     each.addEventListener('click', () => copy(each));
   }
+  const waiting = document.querySelector('[data-refresh]');
+  if (waiting) setTimeout(() => location.reload(), 1000 * waiting.dataset.refresh);
   document.addEventListener('keydown', (event) => {
     if (event.key === '/' && !/^(INPUT|TEXTAREA|SELECT)$/.test(document.activeElement.tagName)) {
       const first = document.querySelector('[data-filter]');
