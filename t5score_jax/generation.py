@@ -167,7 +167,9 @@ class Generator:
     done = 0
     for chosen, found in self._run([inputs[i] for i in own]):
       for row, place in enumerate(own[chosen]):
-        written[place] = self._outputs(found.tokens[row], found.log_probs[row])
+        written[place] = self._outputs(
+          np.asarray(found.tokens[row]), np.asarray(found.log_probs[row])
+        )
       done += len(chosen)
       if progress:
         progress(done, len(own))
@@ -283,4 +285,5 @@ def _exchange(written: list[list[Output]], owner: np.ndarray) -> None:
 def _fetched(
   chosen: np.ndarray, found: search.Found
 ) -> tuple[np.ndarray, search.Found]:
-  return chosen, search.Found(*(np.asarray(x)[: len(chosen)] for x in found))
+  host: Any = [np.asarray(x)[: len(chosen)] for x in found]
+  return chosen, search.Found(*host)

@@ -171,7 +171,9 @@ class Placed:
         ids, cut[n] = next(encoded)
       else:
         cut[n] = len(text) > self.max_length
-        ids = [*text[: self.max_length - 1], text[-1]] if cut[n] else text
+        ids = list(text)
+        if cut[n]:
+          ids = [*text[: self.max_length - 1], text[-1]]
       rows.append(np.asarray(ids, np.int32))
     return rows, cut
 
@@ -196,7 +198,9 @@ class Placed:
   def _named_axes(self) -> Iterator[None]:
     """Within it, activations that name their axes lie as the rules say."""
     # JAX 0.6, the last for Python 3.10, has the older name.
-    set_mesh = getattr(jax, 'set_mesh', None) or jax.sharding.use_mesh
+    set_mesh: Any = getattr(jax, 'set_mesh', None) or getattr(
+      jax.sharding, 'use_mesh', None
+    )
     with set_mesh(self._mesh), nn.logical_axis_rules(_RULES):
       yield
 

@@ -344,7 +344,7 @@ def _settings(config: heads.EstimatorConfig) -> dict[str, Any]:
     raise CheckpointError('COMET has no word for this kind of encoder')
   activations = {ours: theirs for theirs, ours in _ACTIVATIONS.items()}
   pooling = {'mean': 'avg', 'max': 'max', 'cls': 'cls'}
-  found = {
+  found: dict[str, Any] = {
     'class_identifier': next(
       name for name, has in _CLASSES.items() if has == config.reference
     ),

@@ -348,6 +348,7 @@ def _check_shapes(config: BertConfig, params: Mapping[str, Any]) -> None:
     'embeddings/type': (config.type_vocab_size, d),
   }
   wrong = []
+  want: tuple[int, ...]
   for name, _, _ in parameter_names(config):
     array = _get(params, name)
     inner = re.search(r'/(wi|wo)/(kernel|bias)$', name)

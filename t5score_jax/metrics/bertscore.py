@@ -25,6 +25,7 @@ from t5score_jax import buckets, encoding
 from t5score_jax.checkpoints import bundle as bundles
 from t5score_jax.data.files import open_text
 from t5score_jax.data.records import Segment
+from t5score_jax.data.subwords import Encoded
 from t5score_jax.metrics import _token_states as token_states
 from t5score_jax.metrics import base
 
@@ -177,7 +178,12 @@ class Metric(base.Metric):
 class _Text:
   """A text's normalised states and weights."""
 
-  def __init__(self, encoded, states: np.ndarray, idf):
+  def __init__(
+    self,
+    encoded: Encoded,
+    states: np.ndarray,
+    idf: token_states.Idf | None,
+  ):
     x = states[0]
     norm = np.linalg.norm(x, axis=-1, keepdims=True)
     self.states = x / np.maximum(norm, 1e-30)

@@ -54,7 +54,8 @@ def start(
   batch, length, emb_dim = encoded.shape
   inputs, tokens = {}, {}
   for path, kernel in flatten_dict(_mapping(params['decoder'])).items():
-    *place, attention, name, _ = ('', '', *path)
+    names = ('', '', *path)
+    place, attention, name = names[:-3], names[-3], names[-2]
     at = ('decoder', *place[2:], attention, name)
     if name not in ('key', 'value'):
       continue

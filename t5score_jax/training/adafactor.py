@@ -39,7 +39,7 @@ class Moments(NamedTuple):
     full: The parameter's shape, where it isn't factored.
   """
 
-  count: jax.Array
+  count: jax.Array  # type: ignore[assignment]
   rows: PyTree
   columns: PyTree
   full: PyTree
@@ -62,6 +62,8 @@ def factors(
   dims = _own_dims(name, len(shape))
   if len(dims) < 2:
     return None
+  rows: Dims
+  columns: Dims
   if len(dims) == 3 and re.search(r'(query|key|value)/kernel$', name):
     rows, columns = dims[:1], dims[1:]
   elif len(dims) == 3 and name.endswith('out/kernel'):

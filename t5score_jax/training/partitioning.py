@@ -27,7 +27,9 @@ PyTree = Any
 
 # Within it, arrays that are placed without naming a mesh live on that one. JAX
 # 0.6, the last for Python 3.10, has the older name.
-_set_mesh = getattr(jax, 'set_mesh', None) or jax.sharding.use_mesh
+_set_mesh: Any = getattr(jax, 'set_mesh', None) or getattr(
+  jax.sharding, 'use_mesh', None
+)
 
 
 class MeshError(ValueError):
