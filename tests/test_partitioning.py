@@ -137,7 +137,8 @@ def _compare(tmp_path, *kinds):
     assert abs(expected[0] - expected[5]) > 1e-3 * expected[0]
     info = (eight / kind / 'run' / 'model-info.txt').read_text()
     assert "'data': 4, 'model': 2" in info
-    assert re.search(r"encoder/layers_0/mlp/wo/kernel .*'model'", info)
+    place = "'model', None, 'data'" if kind == 'sharded' else "'model'"
+    assert re.search(rf'encoder/\w+/mlp/wo/kernel .*{place}', info)
 
 
 def test_eight_devices_train_as_one_does(tmp_path):
@@ -150,6 +151,11 @@ def test_eight_devices_train_as_one_does(tmp_path):
     _losses(tmp_path / 'one', 'generative'),
     rtol=1e-5,
   )
+
+
+@pytest.mark.slow
+def test_eight_devices_hold_one_copy_and_train_as_one_does(tmp_path):
+  _compare(tmp_path, 'sharded')
 
 
 @pytest.mark.slow

@@ -184,14 +184,26 @@ def test_lengths_that_are_missing():
     )
 
 
-def test_what_xla_says_of_too_large_a_program():
-  message = (
-    'RESOURCE_EXHAUSTED: XLA:TPU compile permanent error. Ran out of memory in '
-    'memory space hbm. Used 22.30G of 15.75G hbm. Exceeded hbm capacity by '
-    '6.55G.'
-  )
-  assert precompile.memory_asked_for(message) == int(22.3 * GIB)
-  assert precompile.memory_asked_for('INVALID_ARGUMENT: Used 1G of 2G') is None
+@pytest.mark.parametrize(
+  ('message', 'needed'),
+  [
+    (
+      'RESOURCE_EXHAUSTED: XLA:TPU compile permanent error. Ran out of memory '
+      'in memory space hbm. Used 22.30G of 15.75G hbm. Exceeded hbm capacity '
+      'by 6.55G.',
+      int(22.3 * GIB),
+    ),
+    (
+      'RESOURCE_EXHAUSTED: Ran out of memory on HBM, the total memory required '
+      'for HLO temporaries (30.44G) exceeds available HBM (15.75G).',
+      int(30.44 * GIB),
+    ),
+    ('RESOURCE_EXHAUSTED: something new', 0),
+    ('INVALID_ARGUMENT: Used 1G of 2G', None),
+  ],
+)
+def test_what_xla_says_of_too_large_a_program(message, needed):
+  assert precompile.memory_asked_for(message) == needed
 
 
 def test_estimate_by_hand():
@@ -227,7 +239,9 @@ def test_report_that_does_not_fit():
     seconds=1.0,
   )
   assert not report.fits and report.estimate is None
-  assert '22.00 GiB a chip of 15.75: does not fit' in command.as_text(report)
+  assert 'at least 22.00 GiB a chip of 15.75: does not fit' in command.as_text(
+    report
+  )
 
 
 @needs_libtpu
@@ -239,6 +253,18 @@ def test_a_slice_that_is_not_there(tiny):
   assert report['chips'] == 4 and report['usable'] == 15.75 * GIB
   assert 0 < report['memory']['needed'] < 0.1 * GIB
   assert report['estimate']['least'] > 0
+
+
+@needs_libtpu
+@pytest.mark.slow
+def test_what_does_not_fit_ends_with_one():
+  code, [report], errors = _run(
+    *('--gin_file=models/mt5_base.gin', '--gin_file=runs/train_generative.gin'),
+    *('--topology=v5e:1x1', '--batch=256', '--lengths=128,128', '--json'),
+  )
+  assert code == 1 and not report['fits']
+  assert report['memory']['needed'] > report['usable']
+  assert 'Traceback' not in errors
 
 
 @needs_libtpu

@@ -2,9 +2,12 @@
 
 A program of its own, because the number of host devices is fixed when JAX
 starts. Dropout, microbatches and the moving average are on. A KIND is
-'generative', 'pair' or 'group'; its run is in FOLDER/KIND.
+'generative', 'pair', 'group', or 'sharded': pairs as large networks train on
+them, layers scanned and computed again, parameters divided over all devices,
+Adafactor. Its run is in FOLDER/KIND.
 """
 
+import dataclasses
 import sys
 from pathlib import Path
 
@@ -14,7 +17,7 @@ import numpy as np
 from t5score_jax import models
 from t5score_jax.data import vocab
 from t5score_jax.nn import t5
-from t5score_jax.training import inputs, loop, partitioning
+from t5score_jax.training import inputs, loop, optimizers, partitioning
 
 
 def config(**options):
@@ -35,6 +38,7 @@ def make_model(kind, network):
     'generative': models.GenerativeModel,
     'pair': models.PairModel,
     'group': models.GroupModel,
+    'sharded': models.PairModel,
   }[kind](network)
 
 
@@ -61,7 +65,7 @@ def make_arrays(kind, examples=32):
     'encoder_input_tokens': tokens(examples, *pairs, 7),
     'decoder_target_tokens': tokens(examples, *pairs, 6),
   }
-  if kind == 'pair':
+  if kind in ('pair', 'sharded'):
     worse = generator.normal(size=examples)
     gap = generator.exponential(size=examples)
     arrays['ratings'] = np.stack([worse + gap, worse], axis=1)
@@ -73,14 +77,24 @@ def train(folder, kind, partitions, steps):
   arrays.mkdir(parents=True, exist_ok=True)
   for key, value in make_arrays(kind).items():
     np.save(arrays / f'{key}.npy', value)
+  network, optimizer = config(dropout_rate=0.1), fake_training.adamw(0.003)
+  if kind == 'sharded':
+    network = dataclasses.replace(
+      network, num_encoder_layers=2, scan_layers=True, remat='full'
+    )
+    optimizer = optimizers.adafactor(
+      optimizers.constant(0.01), min_dim_size_to_factor=8
+    )
   outcome = loop.train(
-    model=make_model(kind, config(dropout_rate=0.1)),
+    model=make_model(kind, network),
     model_dir=str(folder / 'run'),
     dataset=inputs.ArrayDataset(arrays, batch_size=8),
-    optimizer=fake_training.adamw(0.003),
+    optimizer=optimizer,
     train_steps=steps,
     cadence=loop.Cadence(log_every=1),
-    partitioner=partitioning.Partitioner(partitions),
+    partitioner=partitioning.Partitioner(
+      partitions, fully_sharded=kind == 'sharded'
+    ),
     microbatches=2,
     ema_decay=0.9,
     vocabulary=vocab.ByteVocabulary(),

@@ -299,7 +299,8 @@ def as_text(report: Any) -> str:
     )
   usable = 'no bound' if report.usable is None else _gib(report.usable)
   lines += [
-    f'  needed       {_gib(memory.needed)} GiB a chip of {usable}: '
+    f'  needed       {"" if memory.arguments else "at least "}'
+    f'{_gib(memory.needed)} GiB a chip of {usable}: '
     + ('fits' if report.fits else 'does not fit'),
     f'  FLOPs        {report.flops:.3e} a step, '
     f'{report.flops / report.pairs:.3e} a pair; without recomputation '

@@ -53,8 +53,8 @@ class Memory:
     peak: The most that XLA says to be in use at one time, arguments included;
       0 where it doesn't say.
     needed: What has to be free: the peak and the program, or everything where
-      there is no peak. Where the program doesn't fit it is XLA's own number,
-      and the others are 0.
+      there is no peak. Where XLA refuses the program it is at least this, by
+      its own words, and the others are 0.
   """
 
   arguments: int = 0
@@ -348,12 +348,14 @@ def compile_or_measure(
 
 
 def memory_asked_for(message: str) -> int | None:
-  """Bytes that XLA says a program would need; None for any other error."""
+  """Bytes that XLA says a program would need at least; None: another error."""
   if 'RESOURCE_EXHAUSTED' not in message:
     return None
-  found = re.search(r'[Uu]sed ([\d.]+)([KMGT])i?B? of', message)
+  found = re.search(
+    r'(?:Used |temporaries \()([\d.]+)([KMGT])i?B?\)? (?:of|exceeds)', message
+  )
   if found is None:
-    return None
+    return 0
   return int(float(found[1]) * 2 ** (10 * (1 + 'KMGT'.index(found[2]))))
 
 
