@@ -191,3 +191,55 @@ def test_alternatives(boards, name):
     abs(m['correlation']) for m in either['metrics'] if m['rank'] is not None
   ]
   assert strengths == sorted(strengths, reverse=True)
+
+
+@pytest.mark.slow
+def test_swapped_roles_from_text(tmp_path):
+  """Tables 12 and 13, ZH-EN, BLEU, from the texts; both roles of people.
+
+  The board is made as a user would: inputs with two references, outputs,
+  ratings, a metric of this library.
+  """
+  import csv
+  import gzip
+
+  from board_data import DATA
+
+  from t5score_jax.leaderboard import changes, submissions
+  from t5score_jax.leaderboard.entries import Generator
+
+  with gzip.open(DATA / 'wmt20_mqm_da.zh-en.tsv.gz', 'rt') as lines:
+    rows = list(csv.DictReader(lines, delimiter='\t', quoting=csv.QUOTE_NONE))
+  systems = {}
+  for row in rows:
+    systems.setdefault(row['system'], []).append(row)
+  first = next(iter(systems.values()))
+  with layouts.new_board(tmp_path / 'b.db') as board:
+    changes.initialise(
+      board,
+      'zh-en',
+      '',
+      [row['seg_id'] for row in first],
+      [row['src'] for row in first],
+      {label: [row[f'ref_{label}'] for row in first] for label in 'AB'},
+    )
+    for name, found in systems.items():
+      key = changes.add_generator(
+        board,
+        Generator(name, human=name.startswith('Human')),
+        [row['hyp'] for row in found],
+      )
+      ratings = np.array([float(row['mqm'] or 'nan') for row in found])
+      if not np.isnan(ratings).all():
+        changes.add_ratings(board, 'mqm', [(key, ratings)])
+    changes.set_role(board, 'default', ['Human-B.0'], 'A')
+    changes.set_role(board, 'swapped', ['Human-A.0'], 'B')
+    value = submissions.add_metric(board, submissions.library_metric('bleu'))
+  fits = {role: x['bleu'] for role, x in value['overrating'].items()}
+  assert round(fits['default']['beta'], 2) == 0.62
+  assert round(fits['default']['ci90'], 2) == 0.02
+  # The paper has 0.30, with a preprocessing of its own.
+  assert fits['swapped']['beta'] == pytest.approx(0.30, abs=0.015)
+  assert round(fits['swapped']['ci90'], 2) == 0.02
+  curve = value['references']['bleu']
+  assert curve['2'] > curve['1'] > 0.2
