@@ -86,6 +86,9 @@ _TEST = [
   *_SERVER,
   'hypothesis>=6.100',
   'pytest>=8.0',
+  # Drives a browser, where there is one; starlette's test client needs httpx.
+  'httpx>=0.27',
+  'playwright>=1.40',
   # The oracle of the mixed-effects model.
   'statsmodels>=0.14.2',
 ]

@@ -70,7 +70,9 @@ LEVELS: dict[int, list[str]] = {
     'leaderboard.sandbox_child leaderboard.sandbox leaderboard.data'
     ' leaderboard.analysis leaderboard.renewal leaderboard.layouts'
     ' leaderboard.wmt_folder leaderboard.folders leaderboard.runs'
-    ' leaderboard.outputs leaderboard.submissions leaderboard.reuse',
+    ' leaderboard.outputs leaderboard.submissions leaderboard.reuse'
+    ' leaderboard.plots leaderboard.page leaderboard.access leaderboard.jobs'
+    ' leaderboard.limits leaderboard.openapi leaderboard.server',
   ],
   3: [
     'checkpoints.native',
@@ -88,7 +90,7 @@ LEVELS: dict[int, list[str]] = {
   5: ['training.evaluators', 'inference'],
   6: [
     'commands._board_add commands._board_init commands._board_show'
-    ' commands.board',
+    ' commands._board_site commands.board',
     'commands._score_output commands.score commands.train'
     ' commands._score_files commands._correlate_arguments'
     ' commands._correlate_reports commands.correlate commands.compare'
