@@ -304,3 +304,38 @@ def test_command(encoder, tmp_path, capsys):
   assert 'needs sources' in capsys.readouterr().err
   assert cli.main([*command, *texts, *option, '--option', 'output=x']) == 1
   assert "output 'x': the model has coherence" in capsys.readouterr().err
+
+
+def test_convert_both_ways(encoder, tmp_path, capsys):
+  model = make(encoder, outputs=DIMENSIONS)
+  estimators.save(model, tmp_path / 'a')
+  comet_folder, again = tmp_path / 'comet', tmp_path / 'again'
+  there = ['convert', '--to', 'comet', str(tmp_path / 'a'), str(comet_folder)]
+  assert cli.main(there) == 0
+  assert 'outputs coherence, fluency' in capsys.readouterr().out
+  back = ['convert', '--from', 'comet', '--to', 'estimator', '--num-heads', '2']
+  assert cli.main([*back, str(comet_folder), str(again)]) == 0
+  found = estimators.load(again)
+  assert found.config == model.config
+  jax.tree.map(np.testing.assert_array_equal, found.params, dict(model.params))
+  capsys.readouterr()
+  assert cli.main([*back, str(comet_folder), str(again)]) == 1
+  assert 'is there already' in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+  ('arguments', 'code', 'words'),
+  [
+    (['--to', 'hf'], 2, '--to hf: a regressor is comet or estimator'),
+    (['--to', 'comet', '--vocabulary', 'bytes'], 2, 'is for T5 models'),
+    (['--to', 'comet', '--dtype', 'bfloat16'], 2, 'float32'),
+    (['--to', 'estimator', '--from', 'comet'], 1, 'no .ckpt file'),
+  ],
+)
+def test_convert_errors(encoder, tmp_path, capsys, arguments, code, words):
+  estimators.save(make(encoder), tmp_path / 'a')
+  places = [str(tmp_path / 'a'), str(tmp_path / 'b')]
+  assert cli.main(['convert', *arguments, *places]) == code
+  captured = capsys.readouterr()
+  assert words in captured.err and captured.err.count('\n') == 1
+  assert not (tmp_path / 'b').exists()

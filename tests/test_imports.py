@@ -94,7 +94,8 @@ LEVELS: dict[int, list[str]] = {
     'commands._score_output commands.score commands.train'
     ' commands._score_files commands._correlate_arguments'
     ' commands._correlate_reports commands.correlate commands.compare'
-    ' commands.demo commands.calibrate commands.convert commands.precompile'
+    ' commands.demo commands.calibrate commands._convert_estimator'
+    ' commands.convert commands.precompile'
     ' commands.infer',
   ],
   7: ['cli'],

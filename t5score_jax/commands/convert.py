@@ -14,6 +14,8 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+from t5score_jax.commands import _convert_estimator
+
 SUMMARY = 'convert checkpoints between T5X, Hugging Face and this library'
 
 _DESCRIPTION = """
@@ -24,6 +26,11 @@ all and replaces nothing. Formats:
   hf      a Hugging Face folder: config.json, safetensors or .bin, tokenizer
   orbax   a MODEL_DIR of `t5score train`, or a checkpoint_N in one
   bundle  a folder for scoring: config.json, safetensors, vocabulary.model
+
+and, for regressors, which are held in memory meanwhile,
+
+  comet      an Unbabel COMET checkpoint: hparams.yaml and a .ckpt
+  estimator  a folder that `t5score score -m comes` reads
 
 t5x is read only; --from and --to name the others and whatever else is a module
 of checkpoints/. Weights are read and written in blocks, so that memory does
@@ -43,6 +50,8 @@ examples:
   t5score convert --from t5x --to orbax --scan checkpoint_1000000 start/
   t5score convert --from orbax --to hf --dtype bfloat16 my_run/ for_the_hub/
   t5score convert --to bundle --dry-run checkpoint_1000000 my_model/
+  t5score convert --from comet --to estimator wmt22-comet-da/ my_comet/ \\
+      --tokenizer xlm-roberta-large/
 
 exit code: 0 converted; 1 the checkpoint can't be read or OUT not written; 2 the
 command line is wrong
@@ -112,6 +121,24 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     help='lay layers out scanned, or one by one (orbax only; default: as '
     'they are)',
   )
+  regressors = parser.add_argument_group('comet')
+  regressors.add_argument(
+    '--tokenizer',
+    metavar='FOLDER',
+    help="of the encoder, where it does not lie in IN: COMET's has none",
+  )
+  regressors.add_argument(
+    '--num-heads',
+    type=int,
+    metavar='N',
+    help="the encoder's attention heads (default: one for each 64 of its "
+    'width; 80 in XLM-R XL, 128 in XXL)',
+  )
+  regressors.add_argument(
+    '--layer-transformation',
+    choices=('softmax', 'sparsemax'),
+    help='of the layer mix, in place of what IN says',
+  )
   parser.add_argument(
     '--dry-run',
     action='store_true',
@@ -145,6 +172,13 @@ def run(args: argparse.Namespace) -> int:
 
   start = time.monotonic()
   try:
+    if _convert_estimator.concerns(args):
+      if problem := _convert_estimator.problem(args):
+        raise UsageError(problem)
+      said = _convert_estimator.convert(args)
+      if args.dry_run or not args.quiet:
+        print(said)
+      return 0
     _check_formats(args)
     convert.check_output(args.output)
     source = convert.open_source(
@@ -190,6 +224,13 @@ def _check_formats(args: argparse.Namespace) -> None:
   """Finds out before anything is opened whether the formats exist."""
   from t5score_jax.checkpoints import formats
 
+  for flag, given in (
+    ('--tokenizer', args.tokenizer),
+    ('--num-heads', args.num_heads),
+    ('--layer-transformation', args.layer_transformation),
+  ):
+    if given is not None:
+      raise UsageError(f'{flag} is for COMET checkpoints')
   for flag, name, known in (
     ('--from', args.source_format, formats.readable()),
     ('--to', args.output_format, formats.writable()),
