@@ -12,10 +12,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import itertools
-import json
 import os
-import re
-import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Protocol
@@ -23,7 +20,7 @@ from typing import Any, Protocol
 import numpy as np
 
 import t5score_jax
-from t5score_jax import balance, generation, processes, scoring
+from t5score_jax import balance, generation, processes, scoring, shards
 from t5score_jax.checkpoints import bundle as bundles
 from t5score_jax.data import files
 from t5score_jax.metrics import t5score
@@ -31,18 +28,14 @@ from t5score_jax.placement import Text
 from t5score_jax.search import Method
 
 MODES = ('predict', 'score')
-FORMATS = ('jsonl', 'text')
 DEFAULT_SHARD = 10_000
-
-_RUN_FILE = 'run.json'
-_PART = re.compile(r'(\d{6})\.jsonl')
 
 # Told how many examples are done.
 Said = Callable[[int], None]
 
 
 class InferenceError(ValueError):
-  """The inputs, the output and what was done before don't go together."""
+  """A task and a model don't go together."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -282,21 +275,23 @@ def run(
     The totals, those of an earlier run included.
 
   Raises:
-    InferenceError: what an earlier run left is of another run.
+    ShardError: what an earlier run left is of another run.
     ValueError: an argument is out of range.
     OSError: the output can't be written.
   """
   if shard_size < 1:
     raise ValueError(f'shard_size {shard_size}: at least 1')
-  if format not in FORMATS:
-    raise ValueError(f'format {format!r}: use one of {", ".join(FORMATS)}')
+  if format not in shards.FORMATS:
+    raise ValueError(
+      f'format {format!r}: use one of {", ".join(shards.FORMATS)}'
+    )
   identity = {
     'version': t5score_jax.__version__,
     'shard_size': shard_size,
     **identity,
     **model.identity(),
   }
-  parts = _Parts(os.fspath(output), identity)
+  parts = shards.Parts(os.fspath(output), identity)
   processes.on_first(lambda: parts.open(restart))
   done = processes.from_first(parts.heads)
   totals = Totals()
@@ -307,7 +302,7 @@ def run(
     balance.agree([digest], 'the inputs')
     if number < len(done):
       if done[number]['digest'] != digest:
-        raise InferenceError(parts.changed(totals.examples, len(shard)))
+        raise shards.ShardError(parts.changed(totals.examples, len(shard)))
       model.expect(done[number]['shapes'])
       counts = Totals(**done[number]['totals'])
     else:
@@ -328,108 +323,9 @@ def run(
       said(totals.examples)
     number += 1
   if number < len(done):
-    raise InferenceError(parts.changed(totals.examples, 0))
+    raise shards.ShardError(parts.changed(totals.examples, 0))
   processes.on_first(lambda: parts.merge(number, format))
   return totals
-
-
-class _Parts:
-  """The shards that are done, in a folder beside the output.
-
-  Attributes:
-    heads: for each what is known of it, in order, without gaps.
-  """
-
-  def __init__(self, output: str, identity: Mapping[str, Any]):
-    self._output = output
-    self._folder = Path(f'{output}.parts')
-    self._identity = dict(identity)
-    self.heads: list[dict[str, Any]] = []
-
-  def open(self, restart: bool) -> None:
-    """Finds what an earlier run left, or begins."""
-    if self._output == '-':
-      return
-    path = self._folder / _RUN_FILE
-    if restart and path.is_file():
-      shutil.rmtree(self._folder)
-    if not self._folder.exists():
-      self._folder.mkdir()
-      with files.write_atomically(path) as stream:
-        json.dump(self._identity, stream, indent=2)
-    try:
-      there = json.loads(path.read_text('utf-8'))
-    except (OSError, ValueError):
-      raise InferenceError(
-        f'{self._folder}: is there, and not what a run left; remove it, or '
-        'choose another output'
-      ) from None
-    wanted = json.loads(json.dumps(self._identity))
-    if there != wanted:
-      names = sorted(
-        n for n in {*there, *wanted} if there.get(n) != wanted.get(n)
-      )
-      raise InferenceError(
-        f'{self._folder}: left by a run that differs in {", ".join(names)}; '
-        'give --restart to throw it away, or choose another output'
-      )
-    numbered = sorted(
-      int(match[1])
-      for child in self._folder.iterdir()
-      if (match := _PART.fullmatch(child.name))
-    )
-    for expected, number in enumerate(numbered):
-      if number == expected:
-        with files.open_text(self._path(number)) as lines:
-          self.heads.append(json.loads(next(lines)))
-
-  def add(self, number: int, head: dict, rows: list[dict], format: str) -> None:
-    """Keeps a shard; with '-', writes it."""
-    if self._output == '-':
-      files.write_lines('-', _formatted(rows, format))
-      return
-    lines = (json.dumps(row, ensure_ascii=False) for row in [head, *rows])
-    files.write_lines(self._path(number), lines)
-
-  def merge(self, count: int, format: str) -> None:
-    """Writes the output, and removes the folder."""
-    if self._output == '-':
-      return
-
-    def lines() -> Iterator[str]:
-      for number in range(count):
-        with files.open_text(self._path(number)) as part:
-          next(part)
-          if format == 'jsonl':
-            yield from part
-          else:
-            yield from _formatted(map(json.loads, part), format)
-
-    files.write_lines(self._output, lines())
-    shutil.rmtree(self._folder)
-
-  def changed(self, start: int, count: int) -> str:
-    """What is wrong where inputs are not what they were."""
-    what = f'inputs {start + 1} to {start + count} are not what they were'
-    if not count:
-      what = f'there are {start} inputs, fewer than there were'
-    return (
-      f'{self._folder}: {what} when the run was begun; give --restart to begin '
-      'anew'
-    )
-
-  def _path(self, number: int) -> Path:
-    return self._folder / f'{number:06d}.jsonl'
-
-
-def _formatted(rows: Iterable[Mapping[str, Any]], format: str) -> Iterator[str]:
-  for row in rows:
-    if format == 'jsonl':
-      yield json.dumps(row, ensure_ascii=False)
-    elif 'predictions' in row:
-      yield from (one['prediction'] for one in row['predictions'])
-    else:
-      yield row['prediction'] if 'prediction' in row else str(row['score'])
 
 
 def _digest(shard: list[Example]) -> str:
@@ -474,7 +370,8 @@ def infer(
 
   Raises:
     TaskError: no such task or split.
-    InferenceError: see ``run``, or a vocabulary that the model doesn't have.
+    InferenceError: the model lacks ids of the task's vocabulary.
+    ShardError: see ``run``.
   """
   from t5score_jax.data import task_examples  # TensorFlow: only here.
 

@@ -39,6 +39,7 @@ LEVELS: dict[int, list[str]] = {
     'data.features data.judgments data.task_examples',
     'nn.t5 nn.decoding nn.bert nn.heads nn.cross_encoder',
     'objectives',
+    'shards',
     'training.shares training.partitioning training.state',
     'metrics.base',
     'evaluation.correlation evaluation.permutation evaluation.tie_calibration'
