@@ -65,13 +65,25 @@ def new_board(path: str | os.PathLike[str]) -> Iterator[Store]:
       yield store
     with open(partial, 'rb') as written:
       os.fsync(written.fileno())
-    # link, unlike rename, does not overwrite what another put there.
-    os.link(partial, path)
+    _take_name(partial, path)
   except FileExistsError as error:
     raise BoardError(f'{path} exists already; give another name') from error
   finally:
     with contextlib.suppress(FileNotFoundError):
       partial.unlink()
+
+
+def _take_name(partial: Path, path: Path) -> None:
+  """Gives a file its name, unless another file has it by now."""
+  try:
+    # link, unlike rename, does not overwrite what another put there.
+    os.link(partial, path)
+  except FileExistsError:
+    raise
+  except OSError:  # a file system without links
+    if path.exists():
+      raise FileExistsError(path) from None
+    os.rename(partial, path)
 
 
 def import_inputs(

@@ -61,12 +61,24 @@ class Store:
       )
     self._depth = 0
     try:
-      self.connection = sqlite3.connect(
-        self.path, timeout=WAIT, isolation_level=None
-      )
+      self.connection = self._connected()
       self._open(create)
     except sqlite3.DatabaseError as error:
       raise BoardError(f'{self.path}: not a board ({error})') from error
+
+  def _connected(self) -> sqlite3.Connection:
+    """The connection; where nothing can be written, one that only reads."""
+    folder = self.path.absolute().parent
+    self._writable = os.access(folder, os.W_OK) and (
+      not self.path.exists() or os.access(self.path, os.W_OK)
+    )
+    address = self.path.absolute().as_uri()
+    if not self._writable:
+      # A write-ahead log needs a file beside the board; nobody writes here.
+      address += '?immutable=1'
+    return sqlite3.connect(
+      address, timeout=WAIT, isolation_level=None, uri=True
+    )
 
   def _open(self, create: bool) -> None:
     run = self.connection.execute
@@ -80,7 +92,7 @@ class Store:
         f'{self.path}: written by a later version of t5score_jax (file'
         f' version {version}, known {schema.VERSION}); update the package'
       )
-    if create:
+    if create or not self._writable:
       return
     run('PRAGMA journal_mode = WAL')
     # A killed machine must not lose a version that was announced.
