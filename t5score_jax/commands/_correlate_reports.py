@@ -116,9 +116,21 @@ def categories_report(
   )
 
 
+_STATISTIC_NAMES = {
+  'darr': 'tau on ranked pairs',
+  'pearson': 'Pearson',
+  'spearman': 'Spearman',
+  'kendall': 'Kendall tau-b',
+  'kendall-c': 'Kendall tau-c',
+  'accuracy': 'pairwise accuracy',
+  'calibrated-accuracy': 'tie-calibrated accuracy',
+  'soft-accuracy': 'soft pairwise accuracy',
+}
+
+
 def _label(args: argparse.Namespace) -> str:
   group = '' if args.group == 'none' else f' by {args.group}'
-  return f'{args.level}-level {args.stat}{group}'
+  return f'{args.level}-level {_STATISTIC_NAMES[args.stat]}{group}'
 
 
 def plot_curve(args: argparse.Namespace, curve: agreement.Curve) -> None:
@@ -172,6 +184,7 @@ def _panels(
         y = correlation.system_means(values)
         names = chosen.systems
       where = f', {grid.language_pair}' if grid.language_pair else ''
-      note = f'{question.statistic} {cell.value:.3f}, {len(x)} points'
+      what = _STATISTIC_NAMES[question.statistic]
+      note = f'{what} {cell.value:.3f}, {len(x)} points'
       panels.append(plots.Panel(f'{name}{where}', x, y, names, note))
   return panels

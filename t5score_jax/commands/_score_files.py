@@ -69,8 +69,7 @@ def add_layout_arguments(group: argparse._ArgumentGroup) -> None:
   group.add_argument(
     '--language-pair',
     metavar='LP',
-    help='the language pair of files that have no column for it, and of a '
-    'folder',
+    help='only this language pair; that of files that have no column for it',
   )
   group.add_argument(
     '--test-set',

@@ -73,13 +73,16 @@ def read_grids(
   metrics += [name for name in also if name in there and name not in metrics]
   grids = scores.join(loaded, args.human, metrics, pooled=args.by == 'none')
   said = args.language_pair
-  if said and any(grid.language_pair not in ('', said) for grid in grids):
-    raise ValueError(
-      '--language-pair is for files without a column for it; these have '
-      + ', '.join(grid.language_pair for grid in grids)
-    )
-  if said and len(grids) == 1:
-    grids = [grids[0].with_language_pair(said)]
+  if said:
+    there_are = [grid.language_pair for grid in grids]
+    if said in there_are:
+      grids = [grids[there_are.index(said)]]
+    elif there_are == ['']:
+      grids = [grids[0].with_language_pair(said)]
+    else:
+      raise ValueError(
+        f'no language pair {said!r}; the files have ' + ', '.join(there_are)
+      )
   return grids, [note for table in loaded for note in table.notes]
 
 

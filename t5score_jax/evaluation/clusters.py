@@ -17,7 +17,9 @@ BEST_OF_ALL, BEST_UNSUPERVISED = '‡', '†'
 
 
 def rank_clusters(
-  values: Sequence[float] | np.ndarray, p_values: np.ndarray, level: float = LEVEL
+  values: Sequence[float] | np.ndarray,
+  p_values: np.ndarray,
+  level: float = LEVEL,
 ) -> list[int]:
   """The significance clusters that WMT prints as ranks, by its greedy rule.
 

@@ -32,6 +32,8 @@ COLOURS = (
 )
 _MARKERS = 'osD^vPX'
 _GREY = '#5f6670'
+# Left, bottom, right, top.
+_Box = tuple[float, float, float, float]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -159,35 +161,56 @@ def _draw_points(ax: Any, panel: Panel) -> None:
     ends = np.array([x.min(), x.max()])
     ax.plot(ends, slope * ends + intercept, color=COLOURS[1], linewidth=1.6)
   if panel.names:
-    ax.margins(x=0.18, y=0.12)
+    ax.margins(x=0.12, y=0.12)
     _write_names(ax, panel)
 
 
 def _write_names(ax: Any, panel: Panel) -> None:
-  # Beside the points; where a name would lie on another, below or above.
-  order = np.argsort(panel.metric)
-  x, y = panel.human, panel.metric
-  wide = np.ptp(x) or 1.0
-  high = np.ptp(y) or 1.0
-  taken: list[tuple[float, float]] = []
-  for k in order:
-    height = (y[k] - y.min()) / high
-    while any(
-      abs(height - other) < 0.045 and abs(x[k] - place) < 0.42 * wide
-      for place, other in taken
-    ):
-      height += 0.01
-    taken.append((x[k], height))
-    left = x[k] > x.min() + 0.6 * wide
-    ax.annotate(
-      panel.names[k],
-      (x[k], y[k]),
-      (x[k] + (-0.02 if left else 0.02) * wide, y.min() + height * high),
+  # In fractions of the axes: each name takes the place beside its point, of
+  # several, that covers least of other names and points.
+  (left, right), (bottom, top) = ax.get_xlim(), ax.get_ylim()
+  x = (panel.human - left) / (right - left)
+  y = (panel.metric - bottom) / (top - bottom)
+  boxes: list[_Box] = [
+    (a - 0.012, b - 0.012, a + 0.012, b + 0.012)
+    for a, b in zip(x.tolist(), y.tolist(), strict=True)
+  ]
+  for a, b, name in zip(x.tolist(), y.tolist(), panel.names, strict=True):
+    width, height = 0.0165 * len(name), 0.034
+    places = [
+      (a + dx * width + 0.02 * (dx + 0.5) * 2, b + dy * 0.04)
+      for dy in (0, 1, -1, 2, -2, 3, -3)
+      for dx in ((0, -1) if dy == 0 else (-0.5, 0, -1))
+    ]
+    taken = [(c, d - height / 2, c + width, d + height / 2) for c, d in places]
+    cost = [
+      sum(_overlap(box, other) for other in boxes)
+      + 2 * _overlap_outside(box)
+      + 1e-6 * order
+      for order, box in enumerate(taken)
+    ]
+    best = int(np.argmin(cost))
+    boxes.append(taken[best])
+    ax.text(
+      *places[best],
+      name,
+      transform=ax.transAxes,
       fontsize=6.5,
       color=_GREY,
-      ha='right' if left else 'left',
       va='center',
     )
+
+
+def _overlap(one: _Box, other: _Box) -> float:
+  # The area that two boxes (left, bottom, right, top) share.
+  width = min(one[2], other[2]) - max(one[0], other[0])
+  height = min(one[3], other[3]) - max(one[1], other[1])
+  return max(width, 0.0) * max(height, 0.0)
+
+
+def _overlap_outside(box: _Box) -> float:
+  area = (box[2] - box[0]) * (box[3] - box[1])
+  return area - _overlap(box, (0.0, 0.0, 1.0, 1.0))
 
 
 def bars(report: Report, title: str, ylabel: str = '') -> Any:
