@@ -164,6 +164,18 @@ def test_ensemble_is_scikit_learns_lasso():
   np.testing.assert_allclose(found[~np.isnan(ratings)], held_out, atol=1e-7)
 
 
+@pytest.mark.parametrize('scale', [1e-15, 1e12])
+def test_scales_do_not_matter(scale):
+  scores, ratings = _scores()
+  names = list('abcdef')
+  fit = ensemble.fit(ensemble.moments(scores, ratings), names)
+  other = ensemble.fit(ensemble.moments(scores * scale, ratings / scale), names)
+  assert other.members() == fit.members()
+  assert other.leave_one_out == pytest.approx(fit.leave_one_out, abs=1e-9)
+  assert ensemble.varies(scores[0] * scale)
+  assert not ensemble.varies(np.full(9, 0.1) * scale)
+
+
 def test_raw_weights_apply_to_raw_scores():
   scores, ratings = _scores()
   fit = ensemble.fit(ensemble.moments(scores, ratings), list('abcdef'))

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from t5score_jax.leaderboard import changes
+from t5score_jax.leaderboard import changes, ensemble
 from t5score_jax.leaderboard.entries import GIVEN, BoardError, Generator, Metric
 from t5score_jax.leaderboard.store import Store
 
@@ -57,7 +57,7 @@ class Data:
       if m.kind != 'ensemble'
       and rated.any()
       and not np.isnan(self.scores[m.name][rated]).any()
-      and np.ptp(self.scores[m.name][rated]) > 0
+      and ensemble.varies(self.scores[m.name][rated])
     ]
 
 

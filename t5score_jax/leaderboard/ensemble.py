@@ -21,9 +21,11 @@ from sklearn import exceptions, linear_model
 
 #: How many metrics an ensemble combines.
 MEMBERS = 3
-# A weight smaller than this (of standardised metrics, in units of the ratings'
-# standard deviation) is a zero that rounding has touched.
+# A weight of a standardised metric that is smaller than this part of the
+# greatest possible one is a zero that rounding has touched.
 _ZERO = 1e-12
+# Scores vary if their standard deviation is more than this part of their mean.
+_CONSTANT = 1e-13
 
 
 class EnsembleError(ValueError):
@@ -187,6 +189,12 @@ class Moments:
     )
 
 
+def varies(scores: np.ndarray) -> bool:
+  """Whether scores differ by more than rounding, so that they can be fitted."""
+  mean = abs(float(scores.mean()))
+  return bool(np.ptp(scores) > 0 and scores.std() > _CONSTANT * mean)
+
+
 def moments(scores: np.ndarray, ratings: np.ndarray) -> Moments:
   """Sums over the rated rows of each generator.
 
@@ -210,8 +218,8 @@ def moments(scores: np.ndarray, ratings: np.ndarray) -> Moments:
   mean = sum(x.sum(axis=1) for x, _ in rows) / total
   spread = sum(((x - mean[:, None]) ** 2).sum(axis=1) for x, _ in rows)
   deviation = np.sqrt(np.asarray(spread) / total)
-  if not np.all(deviation > 1e-14 * (1 + np.abs(mean))):
-    constant = np.flatnonzero(~(deviation > 1e-14 * (1 + np.abs(mean))))
+  constant = np.flatnonzero(~(deviation > _CONSTANT * np.abs(mean)))
+  if constant.size:
     raise EnsembleError(f'metric number {constant[0] + 1} does not vary')
   center = float(sum(y.sum() for _, y in rows) / total)
   parts = []
@@ -257,17 +265,19 @@ def path(problem: _Problem) -> tuple[np.ndarray, np.ndarray]:
   Returns:
     lambda of the knots, falling to 0, [P]; weights there, [M, P].
   """
+  # scikit-learn has thresholds that know nothing of the ratings' scale.
+  scale = float(np.abs(problem.target).max()) / problem.count or 1.0
   with warnings.catch_warnings():
     # A metric that says the same as another (chrF beside chrF++) is dropped.
     warnings.simplefilter('ignore', exceptions.ConvergenceWarning)
     penalties, _, weights = linear_model.lars_path_gram(
-      Xy=problem.target,
+      Xy=problem.target / scale,
       Gram=problem.gram,
       n_samples=int(problem.count),
       method='lasso',
       return_path=True,
     )
-  return penalties, weights
+  return penalties * scale, weights * scale
 
 
 def _at(problem: _Problem, penalty: float) -> np.ndarray:
@@ -295,12 +305,13 @@ def choose(
     EnsembleError: No metric gets a weight.
   """
   penalties, weights = path(problem)
-  counts = (np.abs(weights) > _ZERO).sum(axis=0)
+  small = _ZERO * np.abs(problem.target).max() / problem.count
+  counts = (np.abs(weights) > small).sum(axis=0)
   for wanted in range(members, 0, -1):
     knots = np.flatnonzero(counts == wanted)
     if knots.size:
       found = weights[:, knots[-1]].copy()
-      found[np.abs(found) <= _ZERO] = 0.0
+      found[np.abs(found) <= small] = 0.0
       return float(penalties[knots[-1]]), found
   raise EnsembleError('no metric correlates with the ratings')
 
