@@ -4,6 +4,7 @@ import importlib.util
 import json
 import os
 import resource
+import signal
 import subprocess
 import sys
 
@@ -141,6 +142,7 @@ def test_scoring_on_one_host_device(tiny, capsys):
 def test_what_is_wrong_is_said_in_one_line(
   tiny, capsys, arguments, code, message
 ):
+  assert jax.devices()  # From here on their number is fixed.
   assert cli.main(['precompile', tiny, *arguments]) == code
   captured = capsys.readouterr()
   assert message in captured.err
@@ -242,6 +244,17 @@ def test_report_that_does_not_fit():
   assert 'at least 22.00 GiB a chip of 15.75: does not fit' in command.as_text(
     report
   )
+
+
+def test_a_compiler_that_ends_the_process_is_reported(capfd):
+  def crash():
+    print('pages of addresses', file=sys.stderr, flush=True)
+    os.kill(os.getpid(), signal.SIGKILL)
+
+  assert command._survived(crash) == 1
+  told = capfd.readouterr().err
+  assert 'libtpu ended with signal 9' in told and told.count('\n') == 1
+  assert command._survived(lambda: 2) == 2
 
 
 @needs_libtpu

@@ -10,8 +10,12 @@ import argparse
 import copy
 import dataclasses
 import json
+import os
 import sys
-from collections.abc import Iterator
+import tempfile
+import traceback
+import warnings
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from t5score_jax.commands import train
@@ -121,6 +125,48 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
   """Compiles and prints; returns the exit code."""
+  if args.topology.startswith('cpu:') or not hasattr(os, 'fork'):
+    return _run(args)
+  return _survived(lambda: _run(args))
+
+
+def _survived(work: Callable[[], int]) -> int:
+  """Runs in a child, because libtpu ends a process where it cannot go on.
+
+  It writes pages about that; here one line is said instead.
+  """
+  sys.stdout.flush()
+  with tempfile.TemporaryFile() as errors:
+    with warnings.catch_warnings():
+      # JAX warns of threads that a child would lack; none has been started.
+      warnings.simplefilter('ignore')
+      child = os.fork()
+    if child == 0:
+      os.dup2(errors.fileno(), 2)
+      sys.stderr = os.fdopen(2, 'w', buffering=1, closefd=False)
+      code = 70
+      try:
+        code = work()
+        sys.stdout.flush()
+      except BaseException:
+        traceback.print_exc()
+      finally:
+        os._exit(code)
+    status = os.waitpid(child, 0)[1]
+    if not os.WIFSIGNALED(status):
+      errors.seek(0)
+      sys.stderr.write(errors.read().decode('utf-8', 'replace'))
+      return os.WEXITSTATUS(status)
+  print(
+    't5score precompile: libtpu ended with signal '
+    f'{os.WTERMSIG(status)} while it compiled; that is an error of its own: '
+    'try other --partitions, --effort or --batch',
+    file=sys.stderr,
+  )
+  return 1
+
+
+def _run(args: argparse.Namespace) -> int:
   from t5score_jax.training import topologies
 
   try:
