@@ -20,7 +20,7 @@ import jax
 import jax.numpy as jnp
 
 from t5score_jax import objectives
-from t5score_jax.nn import t5
+from t5score_jax.nn import t5, t5_axes
 
 Array = jax.Array
 Batch = Mapping[str, Array]
@@ -119,7 +119,7 @@ class T5ScoreModel(abc.ABC):
 
   def logical_axes(self) -> Params:
     """The logical axis names of every parameter."""
-    return t5.logical_axes(jax.eval_shape(self.init, jax.random.key(0)))
+    return t5_axes.logical_axes(jax.eval_shape(self.init, jax.random.key(0)))
 
   @abc.abstractmethod
   def scores(

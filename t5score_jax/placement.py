@@ -22,7 +22,7 @@ from jax.sharding import AxisType, NamedSharding, PartitionSpec
 from t5score_jax import compilation_cache
 from t5score_jax.checkpoints.bundle import Bundle
 from t5score_jax.data.vocab import encode_batch_for_model
-from t5score_jax.nn import axes, t5
+from t5score_jax.nn import axes, t5, t5_axes
 
 DTYPES = ('float32', 'bfloat16')
 
@@ -145,7 +145,7 @@ class Placed:
 
     return jax.tree.map(
       put,
-      t5.logical_axes(params),
+      t5_axes.logical_axes(params),
       params,
       is_leaf=lambda leaf: isinstance(leaf, tuple),
     )

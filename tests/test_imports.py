@@ -37,7 +37,7 @@ LEVELS: dict[int, list[str]] = {
   ],
   1: [
     'data.features data.judgments data.task_examples',
-    'nn.t5 nn.decoding nn.bert nn.heads nn.cross_encoder',
+    'nn.t5 nn.t5_axes nn.decoding nn.bert nn.heads nn.cross_encoder',
     'objectives',
     'shards',
     'training.shares training.partitioning training.state',

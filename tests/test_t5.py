@@ -11,7 +11,7 @@ from flax.traverse_util import flatten_dict, unflatten_dict
 from t5_outputs import compute, random_params
 
 from t5score_jax import models
-from t5score_jax.nn import t5
+from t5score_jax.nn import t5, t5_axes
 
 CONFIG = t5.T5Config(
   vocab_size=40,
@@ -258,7 +258,7 @@ def test_names_shapes_and_axes_are_those_of_t5x(scan, names, count):
   shapes = jax.eval_shape(
     lambda rng: t5.init_params(config, rng), jax.random.key(0)
   )
-  axes = flatten_dict(t5.logical_axes(shapes), sep='/')
+  axes = flatten_dict(t5_axes.logical_axes(shapes), sep='/')
   shapes = flatten_dict(shapes, sep='/')
   assert len(shapes) == count
   for name, (shape, named) in names.items():
@@ -268,9 +268,9 @@ def test_names_shapes_and_axes_are_those_of_t5x(scan, names, count):
 
 def test_logical_axes_refuse_foreign_parameters():
   with pytest.raises(ValueError, match='known for parameter encoder/x/bias'):
-    t5.logical_axes({'encoder': {'x': {'bias': jnp.ones(3)}}})
+    t5_axes.logical_axes({'encoder': {'x': {'bias': jnp.ones(3)}}})
   with pytest.raises(ValueError, match=r'has shape \(3,\)'):
-    t5.logical_axes({'token_embedder': {'embedding': jnp.ones(3)}})
+    t5_axes.logical_axes({'token_embedder': {'embedding': jnp.ones(3)}})
 
 
 def test_t5_1_0_has_one_input_kernel():
