@@ -14,7 +14,8 @@ each other.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator
+import functools
+from collections.abc import Iterable, Iterator
 
 import numpy as np
 
@@ -39,7 +40,7 @@ class SystemPairs:
   second: np.ndarray
   common: np.ndarray
 
-  @property
+  @functools.cached_property
   def even(self) -> bool:
     """Whether every pair is compared on the same segments."""
     return bool((self.common == self.common[:1]).all())
@@ -123,14 +124,24 @@ def p_values(
   Raises:
     ValueError: A difference that is not finite, no permutation.
   """
+  return _p_values(
+    contrasts, sign_draws(contrasts.shape[1], permutations, seed)
+  )
+
+
+def _p_values(
+  contrasts: np.ndarray, pieces: Iterable[np.ndarray]
+) -> np.ndarray:
   if not np.isfinite(contrasts).all():
     raise ValueError('a segment has no finite score')
   seen = contrasts.sum(axis=1)
   # Rounding must not turn an equal difference into a smaller one.
   slack = 1e-9 * np.abs(contrasts).sum(axis=1)
   count = np.zeros(len(contrasts), np.int64)
-  for signs in sign_draws(contrasts.shape[1], permutations, seed):
+  permutations = 0
+  for signs in pieces:
     count += np.count_nonzero(signs @ contrasts.T >= seen - slack, axis=0)
+    permutations += len(signs)
   return count / permutations
 
 
@@ -172,11 +183,13 @@ def soft_accuracies(
   if np.ptp(human[~np.isnan(human)]) == 0:
     correlation.warn_constant('human scores')
     return dict.fromkeys(metrics, 0.0)
-  gold = p_values(pairs.contrasts(human), permutations, seed)
+  # People and all metrics share the signs.
+  signs = list(sign_draws(human.shape[1], permutations, seed))
+  gold = _p_values(pairs.contrasts(human), signs)
   found = {}
   for name, scores in metrics.items():
     checked = check_rated(human, scores, name)
-    ours = p_values(pairs.contrasts(checked), permutations, seed)
+    ours = _p_values(pairs.contrasts(checked), signs)
     found[name] = float(1.0 - np.abs(gold - ours).mean())
   return found
 

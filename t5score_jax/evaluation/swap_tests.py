@@ -9,6 +9,8 @@ any other function is called twice a swap and pair of metrics.
 
 from __future__ import annotations
 
+import concurrent.futures
+import os
 import warnings
 from collections.abc import Callable, Iterator
 
@@ -26,6 +28,8 @@ from t5score_jax.evaluation.permutation import (
 
 # Signs are made in pieces of about this many numbers, to bound the memory.
 _CHUNK_NUMBERS = 1 << 23
+# NumPy works without Python's lock on arrays as large as those compared.
+_THREADS = min(os.cpu_count() or 1, 8)
 
 
 def permute_outcomes(
@@ -268,7 +272,9 @@ def permute_soft_accuracy(
 class _SwappedAccuracy:
   # Soft pairwise accuracy of swapped scores. With T the random signs [K, N] of
   # the p-values' permutations and x = b + r (a - b), the null differences
-  # T x are T b + T (r a) - T (r b).
+  # T x are T b + T (r a) - T (r b), and these of two systems are subtracted.
+  # Where people rated the systems on different segments, pairs of systems take
+  # the place of systems, and nothing is subtracted.
 
   def __init__(
     self, human: np.ndarray, scores: np.ndarray, permutations: int, seed: int
@@ -279,80 +285,76 @@ class _SwappedAccuracy:
     ).astype(np.float32)
     self._scores = scores
     self._permutations = permutations
-    # A whole number of 8 bytes a row, for `_row_counts`; a null difference of
-    # 0 in every additional place, which `_count` takes off again.
-    padded = -permutations % 8
+    # Zeros make each row a whole number of 8 bytes, for `_row_counts`.
+    self._width = permutations + -permutations % 8
     signs = np.concatenate(
       [
         *soft_accuracy.sign_draws(human.shape[1], permutations, seed),
-        np.zeros((padded, human.shape[1])),
+        np.zeros((self._width - permutations, human.shape[1])),
+        # The seen difference is one more column, of signs that are all 1.
+        np.ones((1, human.shape[1])),
       ]
-    ).astype(np.float32)
-    # The seen difference is one more column, of signs that are all 1.
-    self._signs = np.concatenate([signs, np.ones((1, signs.shape[1]), 'f4')]).T
-    base = self._null(scores)
-    # [M, Q, K] and [M, Q]
-    self._base = np.ascontiguousarray(base[:, :, :-1])
-    self._base_seen = base[:, :, -1]
+    )
+    self._signs = np.ascontiguousarray(signs.T, np.float32)
+    self._base = self._sums(scores)
     size = np.abs(scores).sum(axis=(1, 2)).max() * 2 / len(human)
     self._slack = np.float32(1e-6 * size)
-    shape = self._base.shape[1:]
-    self._moved = np.empty(shape, np.float32)
-    self._null_buffer = np.empty(shape, np.float32)
-    self._at_least = np.empty(shape, bool)
-    self._beyond = slice(permutations, None)
+    self._pool = concurrent.futures.ThreadPoolExecutor(_THREADS)
 
-  def _null(self, scores: np.ndarray) -> np.ndarray:
-    # [M, S, N] -> [M, Q, K + 1]
+  def _sums(self, scores: np.ndarray) -> np.ndarray:
+    # [M, S, N] -> [M, S, K + 1]; or [M, Q, K + 1] where ratings are uneven.
     pairs = self._pairs
     if pairs.even:
-      kept = np.where(pairs.common[0], scores, np.float32(0))
-      sums = kept @ self._signs
-      return sums[:, pairs.first] - sums[:, pairs.second]
-    contrasts = np.stack([pairs.contrasts(one) for one in scores])
-    return contrasts.astype(np.float32) @ self._signs
+      rows = np.where(pairs.common[0], scores, np.float32(0))
+    else:
+      rows = np.stack([pairs.contrasts(one) for one in scores])
+    flat = rows.reshape(-1, rows.shape[-1]).astype(np.float32, copy=False)
+    return (flat @ self._signs).reshape(*rows.shape[:2], -1)
 
   def differences(
     self, bits: np.ndarray, first: np.ndarray, second: np.ndarray
   ) -> np.ndarray:
     """Differences of the two metrics' statistic under one swap, [pairs]."""
     used = np.unique(np.concatenate([first, second]))
-    place = np.empty(len(self._scores), np.int64)
-    place[used] = np.arange(len(used))
-    masked = self._scores[used] * bits
-    even = self._pairs.even
-    if even:
-      masked = np.where(self._pairs.common[0], masked, np.float32(0))
-      kept = (masked.reshape(-1, masked.shape[-1]) @ self._signs).reshape(
-        *masked.shape[:2], -1
-      )
-    else:
-      kept = self._null(masked)
-    found = np.empty(len(first))
-    for row, (i, j) in enumerate(zip(first, second, strict=True)):
-      moved = kept[place[i]] - kept[place[j]]
-      if even:
-        seen = moved[self._pairs.first, -1] - moved[self._pairs.second, -1]
-        np.subtract(
-          moved[self._pairs.first, :-1],
-          moved[self._pairs.second, :-1],
-          out=self._moved,
-        )
-      else:
-        seen = moved[:, -1]
-        np.copyto(self._moved, moved[:, :-1])
-      np.add(self._base[j], self._moved, out=self._null_buffer)
-      one = self._accuracy(self._base_seen[j] + seen)
-      np.subtract(self._base[i], self._moved, out=self._null_buffer)
-      found[row] = one - self._accuracy(self._base_seen[i] - seen)
-    return found
+    sums = self._sums(self._scores[used] * bits)
+    kept = dict(zip(used.tolist(), sums, strict=True))
 
-  def _accuracy(self, seen: np.ndarray) -> float:
-    # Of the null differences in the buffer [Q, K] and those seen [Q].
-    threshold = (seen - self._slack)[:, None]
-    np.greater_equal(self._null_buffer, threshold, out=self._at_least)
-    self._at_least[:, self._beyond] = False
-    p_values = _row_counts(self._at_least) / self._permutations
+    def compare(part: list[tuple[int, int]]) -> list[float]:
+      shape = (len(self._gold), self._width)
+      buffers = np.empty(shape, np.float32), np.empty(shape, bool)
+      found = []
+      for i, j in part:
+        moved = kept[i] - kept[j]
+        found.append(
+          self._accuracy(self._base[j] + moved, *buffers)
+          - self._accuracy(self._base[i] - moved, *buffers)
+        )
+      return found
+
+    todo = list(zip(first.tolist(), second.tolist(), strict=True))
+    size = -(-len(todo) // _THREADS)
+    chunks = [todo[k : k + size] for k in range(0, len(todo), size)]
+    return np.array(
+      [x for part in self._pool.map(compare, chunks) for x in part]
+    )
+
+  def _accuracy(
+    self, sums: np.ndarray, null: np.ndarray, at_least: np.ndarray
+  ) -> float:
+    # Of the sums [S or Q, K + 1] of one metric's scores.
+    if self._pairs.even:
+      start = 0
+      for system in range(len(sums) - 1):
+        # The pairs of one system with all later ones stand together.
+        end = start + len(sums) - 1 - system
+        np.subtract(sums[system, :-1], sums[system + 1 :, :-1], null[start:end])
+        start = end
+      seen = sums[self._pairs.first, -1] - sums[self._pairs.second, -1]
+    else:
+      null, seen = sums[:, :-1], sums[:, -1]
+    np.greater_equal(null, (seen - self._slack)[:, None], out=at_least)
+    at_least[:, self._permutations :] = False
+    p_values = _row_counts(at_least) / self._permutations
     return 1.0 - float(np.abs(self._gold - p_values).mean())
 
 

@@ -119,6 +119,8 @@ class Data:
     self.own = {name: _by_key(name, tables) for name, tables in own.items()}
     self.pairs = darr.read_pairs(self.find('wmt20_darr.tsv'))
     self._agreement: dict[str, np.ndarray] | None = None
+    # Files that have been read: several tables need the same ones.
+    self._read: dict[str, dict[tuple[str, str, str], float]] = {}
 
   def find(self, name: str) -> pathlib.Path:
     """A file of the folder, gzipped or not.
@@ -139,24 +141,24 @@ class Data:
     """Scores by (language pair, system, segment); empty without a file."""
     if metric in self.own:
       return self.own[metric]
-    name = f'wmt20_metrics/scores/{metric}.seg.score'
-    if not self.has(name):
-      return {}
-    table = wmt_files.read_wmt_scores(self.find(name), test_set=TEST_SET)
-    (values,) = table.values.values()
-    return dict(zip(table.rows, values.tolist(), strict=True))
+    return self._published(f'wmt20_metrics/scores/{metric}.seg.score')
+
+  def _published(self, name: str) -> dict[tuple[str, str, str], float]:
+    if name not in self._read:
+      self._read[name] = {}
+      if self.has(name):
+        table = wmt_files.read_wmt_scores(self.find(name), test_set=TEST_SET)
+        (values,) = table.values.values()
+        self._read[name] = dict(zip(table.rows, values.tolist(), strict=True))
+    return self._read[name]
 
   def system_scores(self, metric: str) -> dict[tuple[str, str], float]:
     """Scores by (language pair, system): published, or means over segments."""
     name = f'wmt20_metrics/scores/{metric}.sys.score'
     if metric not in self.own and self.has(name):
-      table = wmt_files.read_wmt_scores(self.find(name), test_set=TEST_SET)
-      (values,) = table.values.values()
       return {
         (pair, system): value
-        for (pair, system, _), value in zip(
-          table.rows, values.tolist(), strict=True
-        )
+        for (pair, system, _), value in self._published(name).items()
       }
     found: dict[tuple[str, str], list[float]] = {}
     for (pair, system, _), value in self.segment_scores(metric).items():
@@ -246,16 +248,17 @@ def report(data: Data, settings: Settings) -> tuple[list[Block], list[str]]:
   """
   if not settings.metrics:
     raise ValueError('the report needs a metric')
-  notes: list[str] = []
-  blocks = [*_segment_tables(data, settings, notes)]
-  blocks += _system_tables(data, settings, notes)
-  blocks += _mqm_table(data, settings, notes)
   for metric in settings.metrics:
-    if not any(metric == m for block in blocks for m, _ in block.values):
+    agreed = np.isfinite(data.agreement(metric)).any()
+    if not agreed and not data.system_scores(metric):
       raise ValueError(
         f'there are no scores of {metric!r}: give NAME=FILE, or the name of a '
         'published metric'
       )
+  notes: list[str] = []
+  blocks = [*_segment_tables(data, settings, notes)]
+  blocks += _system_tables(data, settings, notes)
+  blocks += _mqm_table(data, settings, notes)
   return blocks, list(dict.fromkeys(notes))
 
 
