@@ -10,6 +10,7 @@ here: flags (``commands/infer.py``).
 from __future__ import annotations
 
 import dataclasses
+import functools
 import hashlib
 import itertools
 import os
@@ -313,7 +314,7 @@ def run(
         'totals': dataclasses.asdict(counts),
       }
       processes.on_first(
-        lambda n=number, h=head, r=rows: parts.add(n, h, r, format)
+        functools.partial(parts.add, number, head, rows, format)
       )
     pairs = zip(
       dataclasses.astuple(totals), dataclasses.astuple(counts), strict=True

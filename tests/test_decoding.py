@@ -31,6 +31,16 @@ CONFIGS = {
 }
 
 
+@pytest.fixture(scope='module', autouse=True)
+def _quick_compilation():
+  """These tests spend their time on compiling, not on computing."""
+  name = 'jax_disable_most_optimizations'
+  before = jax.config.values[name]
+  jax.config.update(name, True)
+  yield
+  jax.config.update(name, before)
+
+
 @functools.partial(jax.jit, static_argnums=(1, 4))
 def _stepwise(params, config, inputs, targets, most):
   """Logits [rows, length, vocab] of targets that are fed one by one."""
@@ -52,8 +62,16 @@ def _stepwise(params, config, inputs, targets, most):
   return logits.swapaxes(0, 1)
 
 
-@pytest.mark.parametrize('name', CONFIGS)
-@pytest.mark.parametrize('k', [1, 3])
+@functools.partial(jax.jit, static_argnums=1)
+def _at_once(params, config, inputs, fed):
+  """Logits by teacher forcing; sequences of an input follow one another."""
+  inputs = jax.numpy.repeat(inputs, fed.shape[0] // inputs.shape[0], axis=0)
+  return t5.logits(params, config, inputs, fed)
+
+
+@pytest.mark.parametrize(
+  ('name', 'k'), [*((name, 3) for name in CONFIGS), ('untied', 1)]
+)
 def test_steps_equal_teacher_forcing(name, k):
   config = CONFIGS[name]
   params = random_params(config)
@@ -63,7 +81,7 @@ def test_steps_equal_teacher_forcing(name, k):
   # Beyond the distance of the last bucket.
   targets = rng.integers(2, 40, (2 * k, 17)).astype(np.int32)
   shifted = np.pad(targets, [(0, 0), (1, 0)])[:, :-1]
-  expected = t5.logits(params, config, np.repeat(inputs, k, 0), shifted)
+  expected = _at_once(params, config, inputs, shifted)
   assert np.std(expected) > 0.5
   made = _stepwise(params, config, inputs, targets, 20)
   np.testing.assert_allclose(made, expected, rtol=1e-5, atol=2e-5)
@@ -76,19 +94,24 @@ def test_reordered_sequences_go_on_from_others(name):
   rng = np.random.default_rng(2)
   inputs = rng.integers(2, 40, (1, 5)).astype(np.int32)
   targets = rng.integers(2, 40, (2, 4)).astype(np.int32)
-  encoded = t5.Transformer(config).apply(
-    {'params': params}, inputs, method='encode'
-  )
-  memory = decoding.start(params, config, encoded, 2, 6)
   fed = np.pad(targets, [(0, 0), (1, 0)])
-  for position in range(3):
-    _, memory = decoding.step(
-      params, config, memory, inputs, fed[:, position], position
+
+  @jax.jit
+  def run(params):
+    encoded = t5.Transformer(config).apply(
+      {'params': params}, inputs, method='encode'
     )
-  memory = decoding.reorder(memory, config, np.asarray([[1, 1]]))
-  logits, _ = decoding.step(params, config, memory, inputs, fed[:, 3], 3)
+    memory = decoding.start(params, config, encoded, 2, 6)
+    for position in range(3):
+      _, memory = decoding.step(
+        params, config, memory, inputs, fed[:, position], position
+      )
+    memory = decoding.reorder(memory, config, np.asarray([[1, 1]]))
+    return decoding.step(params, config, memory, inputs, fed[:, 3], 3)[0]
+
+  logits = run(params)
   crossed = fed[[1, 1], :4].copy()
   crossed[:, 3] = fed[:, 3]
-  expected = t5.logits(params, config, np.repeat(inputs, 2, 0), crossed)
+  expected = _at_once(params, config, inputs, crossed)
   np.testing.assert_allclose(logits, expected[:, 3], rtol=1e-5, atol=2e-5)
   assert np.abs(logits[0] - logits[1]).max() > 0.1

@@ -104,9 +104,7 @@ def test_greedy_is_the_naive_decoders(model, naive):
   assert ended == {True, False}
 
 
-@pytest.mark.parametrize(
-  ('beams', 'penalty'), [(2, 1.0), (4, 1.0), (3, 0.0), (3, 2.0)]
-)
+@pytest.mark.parametrize(('beams', 'penalty'), [(4, 1.0), (3, 0.0)])
 def test_beam_search_is_the_naive_decoders(model, naive, beams, penalty):
   method = Method(
     max_tokens=MOST, beams=beams, length_penalty=penalty, outputs=beams
@@ -126,26 +124,27 @@ def test_beam_search_is_the_naive_decoders(model, naive, beams, penalty):
 @pytest.mark.parametrize(
   'method',
   [
-    Method(max_tokens=MOST),
     Method(max_tokens=MOST, beams=3, outputs=2),
     Method(max_tokens=MOST, temperature=1.2, outputs=3, seed=5),
   ],
-  ids=['greedy', 'beams', 'samples'],
+  ids=['beams', 'samples'],
 )
 def test_batches_order_and_company_do_not_matter(model, method):
   generator = generation.Generator(model, method)
   whole = generator.generate(INPUTS)
   order = np.random.default_rng(1).permutation(len(INPUTS))
   shuffled = generator.generate([INPUTS[i] for i in order])
-  single = generation.Generator(model, method, batch_tokens=1).generate(INPUTS)
+  some = INPUTS[:3]
+  single = generation.Generator(model, method, batch_tokens=1).generate(some)
   for place, outputs in enumerate(whole.outputs):
     other = shuffled.outputs[list(order).index(place)]
-    for a, b, c in zip(outputs, single.outputs[place], other, strict=True):
+    alone = single.outputs[place] if place < len(some) else other
+    for a, b, c in zip(outputs, alone, other, strict=True):
       assert a.text == b.text == c.text
       assert a.log_prob == pytest.approx(b.log_prob, abs=1e-4)
       assert a.log_prob == pytest.approx(c.log_prob, abs=1e-4)
   assert whole.outputs[0] == whole.outputs[4]
-  assert whole.truncated == single.truncated == 1
+  assert (whole.truncated, single.truncated) == (1, 0)
 
 
 def test_samples_have_the_models_log_probs(model, naive):
@@ -171,20 +170,24 @@ def test_samples_are_drawn_from_the_model(model, naive):
 
 
 def test_seeds_differ_and_repeat(model):
+  method = Method(max_tokens=MOST, temperature=1.0, outputs=3)
+  generator = generation.Generator(model, method)
+
   def texts(seed):
-    method = Method(max_tokens=MOST, temperature=1.0, seed=seed)
-    outputs = generation.Generator(model, method).generate(INPUTS[:3]).outputs
-    return [output.text for [output] in outputs]
+    # Programs don't depend on it.
+    generator.method = dataclasses.replace(method, seed=seed)
+    [outputs] = generator.generate(['music']).outputs
+    return [output.text for output in outputs]
 
   assert texts(1) == texts(1)
   assert texts(1) != texts(2)
 
 
 def test_the_only_token_left_is_the_greedy_one(model):
-  greedy = _ids(model, Method(max_tokens=MOST), INPUTS[:2])
+  greedy = _ids(model, Method(max_tokens=MOST), ['music', ''])
   for limits in ({'top_k': 1}, {'top_p': 1e-6}):
     method = Method(max_tokens=MOST, temperature=3.0, **limits)
-    made = _ids(model, method, INPUTS[:2])
+    made = _ids(model, method, ['music', ''])
     assert [o[0][0] for o in made] == [o[0][0] for o in greedy]
 
 
@@ -214,11 +217,12 @@ def test_scanned_layers_and_bfloat16(model):
     model, config=config, params=_scanned(params, config)
   )
   method = Method(max_tokens=MOST, beams=2, outputs=2)
-  expected = _ids(plain, method, INPUTS[:3])
-  made = _ids(scanned, method, INPUTS[:3])
+  texts = ['music', '']
+  expected = _ids(plain, method, texts)
+  made = _ids(scanned, method, texts)
   for a, b in zip(made, expected, strict=True):
     assert [ids for ids, _ in a] == [ids for ids, _ in b]
-  rough = _ids(plain, method, INPUTS[:3], dtype='bfloat16')
+  rough = _ids(plain, method, texts, dtype='bfloat16')
   assert np.isfinite([p for o in rough for _, p in o]).all()
 
 

@@ -305,7 +305,7 @@ def _break(folder, name, data):
     ('-t A.txt', 'T5Score needs references'),
     ('-r ref.txt -t A.txt --direction source', 'T5Score needs sources'),
     ('-r ref.txt -t A.txt -m absent', "no model 'absent'"),
-    ('-r ref.txt -t A.txt -m blue', 'Metrics without a model: bleu'),
+    ('-r ref.txt -t A.txt -m blue', 'Other metrics: '),
     ('-r ref.txt -t A.txt -m chrff', "did you mean 'chrf"),
     ('-r ref.txt -t A.txt -o no/out.jsonl', 'there is no folder'),
     ('-r ref.txt -t A.txt -o .', 'it is a folder'),

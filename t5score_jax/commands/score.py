@@ -487,5 +487,5 @@ def load(name: str, options: dict[str, Any]) -> base.Metric:
       raise
     others = [m for m in base.available_metrics() if m != 't5score']
     raise FileNotFoundError(
-      f'{error}. Metrics without a model: {", ".join(others)}'
+      f'{error}. Other metrics: {", ".join(others)}'
     ) from error
