@@ -13,6 +13,7 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 from jax import lax
+from jax.sharding import PartitionSpec
 
 from t5score_jax import models
 from t5score_jax.nn import decoding, t5
@@ -222,7 +223,7 @@ def restrict(logits: Array, method: Method) -> Array:
     The logits, those of tokens that are left out very small.
   """
   if method.top_k and method.top_k < logits.shape[-1]:
-    least = lax.top_k(logits, method.top_k)[0][:, -1:]
+    least = _top_k(logits, method.top_k)[0][:, -1:]
     logits = jnp.where(logits < least, _NEVER, logits)
   if method.top_p < 1:
     ordered = -jnp.sort(-logits, axis=-1)
@@ -272,13 +273,13 @@ def _beam_search(model: _Model, method: Method) -> Found:
     vocab_size = scores.shape[-1]
     scores = scores.reshape(batch, beams, -1) + s.log_probs[..., None]
     # [batch, 2 * beams]
-    sums, index = lax.top_k(scores.reshape(batch, -1), 2 * beams)
+    sums, index = _top_k(scores.reshape(batch, -1), 2 * beams)
     origin, token = index // vocab_size, (index % vocab_size).astype(jnp.int32)
     length = s.position + 1
     tokens = _put(_pick(s.tokens, origin), token, s.position)
     ends = (token == models.EOS_ID) | (length == most)
 
-    going, place = lax.top_k(jnp.where(ends, sums + _NEVER, sums), beams)
+    going, place = _top_k(jnp.where(ends, sums + _NEVER, sums), beams)
     memory = decoding.reorder(memory, model.config, _pick(origin, place))
 
     divisor = length.astype(jnp.float32) ** method.length_penalty
@@ -291,7 +292,7 @@ def _beam_search(model: _Model, method: Method) -> Found:
       (s.filled, enters),
     )
     whole = [jnp.concatenate(pair, axis=1) for pair in merged]
-    best = lax.top_k(whole[1], beams)[1]
+    best = _top_k(whole[1], beams)[1]
     done, done_scores, done_log_probs, filled = (_pick(x, best) for x in whole)
     worst = jnp.where(jnp.all(filled, axis=1), done_scores[:, -1], _NEVER)
     return _Beams(
@@ -325,6 +326,23 @@ def _beam_search(model: _Model, method: Method) -> Found:
   return Found(
     state.done[:, : method.outputs], state.done_log_probs[:, : method.outputs]
   )
+
+
+def _top_k(x: Array, k: int) -> tuple[Array, Array]:
+  """The largest of each row [rows, n] and their places, [rows, k].
+
+  Where rows are divided over devices, each takes its own: XLA would bring all
+  rows together everywhere.
+  """
+  mesh = jax.sharding.get_abstract_mesh()
+  parts = 1 if mesh.empty else dict(mesh.shape).get('data', 1)
+  if parts == 1 or x.shape[0] % parts:
+    return lax.top_k(x, k)
+  rows = PartitionSpec('data')
+  own = jax.shard_map(
+    lambda x: tuple(lax.top_k(x, k)), in_specs=rows, out_specs=(rows, rows)
+  )
+  return own(x)
 
 
 def _pick(x: Array, places: Array) -> Array:

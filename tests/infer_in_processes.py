@@ -70,6 +70,7 @@ def work(model, folder, index, dies):
       for some in generator.generate([a for a, _ in pairs[:8]]).outputs
     ],
   }
+  found['programs'] = [p.as_text() for p in generator._programs.values()]
   try:
     scorer.scores(pairs[index:])
   except processes.ProcessError as error:

@@ -3,6 +3,7 @@
 import json
 import os
 import pathlib
+import re
 import signal
 import socket
 import subprocess
@@ -131,6 +132,15 @@ def test_written_texts_are_those_of_one_process(found, random_model):
       np.testing.assert_allclose(
         [p for _, p in some], [o.log_prob for o in expected], atol=1e-4
       )
+
+
+def test_rows_stay_on_their_device(found):
+  """Beam search moves nothing between devices but whether all are done."""
+  for text in found[0][0]['programs']:
+    assert re.findall(r'= (\S+) all-(?:gather|reduce|to-all)\(', text) == [
+      'pred[]'
+    ]
+    assert 'collective-permute' not in text
 
 
 def test_one_output_in_order(found, scorer):

@@ -234,10 +234,8 @@ def _from_gin(args: argparse.Namespace) -> dict[str, Any]:
     infer = gin.get_configurable(inference.infer)
     return infer(restart=args.restart, said=_Reporter(args.quiet).said)
   except (ValueError, TypeError) as error:
-    # Gin adds where in the configuration; without that it is not gin's.
-    if 'In call to configurable' in str(error) and 'macro' in str(error):
-      raise train.ConfigurationError(train._plain(error)) from error
-    if isinstance(error, TypeError):
+    # A macro without a value, or an argument that there is not.
+    if isinstance(error, TypeError) or "'macro'" in str(error):
       raise train.ConfigurationError(train._plain(error)) from error
     raise
 
