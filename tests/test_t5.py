@@ -11,6 +11,7 @@ from flax.traverse_util import flatten_dict, unflatten_dict
 from t5_outputs import compute, random_params
 
 from t5score_jax import models
+from t5score_jax.checkpoints import layouts, weights
 from t5score_jax.nn import t5, t5_axes
 
 CONFIG = t5.T5Config(
@@ -113,6 +114,28 @@ def test_scanned_layers_equal_plain_ones(remat):
   made = _loss_and_gradient(config, scanned, *_texts())
   np.testing.assert_allclose(made[0], loss, rtol=1e-6)
   _assert_trees_close(made[1], _scanned(gradient, config), rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize('plain', [CONFIG, OWN_BIAS], ids=['shared', 'own'])
+def test_converted_layouts_score_alike(plain):
+  params = random_params(plain)
+  named = {
+    name: weights.LazyArray.of(np.asarray(leaf))
+    for name, leaf in flatten_dict(params, sep='/').items()
+  }
+  config, converted = layouts.relayout(plain, named, scan_layers=True)
+  assert config.scan_layers
+  scanned = unflatten_dict(
+    {name: array.read() for name, array in converted.items()}, sep='/'
+  )
+  expected = compute(plain, params, *_texts())
+  made = compute(config, scanned, *_texts())
+  np.testing.assert_allclose(
+    made['scores'], expected['scores'], rtol=1e-5, atol=1e-5
+  )
+  np.testing.assert_allclose(
+    made['logits'], expected['logits'], rtol=1e-4, atol=1e-4
+  )
 
 
 def test_bfloat16_is_close_and_keeps_parameters_in_float32():

@@ -421,7 +421,7 @@ def estimate_of(
 ) -> Estimate:
   """A roofline from published limits; see `ASSUMPTIONS`."""
   brought = sum(one.count * one.bytes for one in found)
-  moved = memory.arguments + memory.outputs
+  moved: float = memory.arguments + memory.outputs
   moved += 2 * (memory.temporaries + brought)
   products = executed / chips / chip.flops
   seconds = (
