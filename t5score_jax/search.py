@@ -342,7 +342,8 @@ def _top_k(x: Array, k: int) -> tuple[Array, Array]:
   own = jax.shard_map(
     lambda x: tuple(lax.top_k(x, k)), in_specs=rows, out_specs=(rows, rows)
   )
-  return own(x)
+  largest, places = own(x)
+  return largest, places
 
 
 def _pick(x: Array, places: Array) -> Array:
