@@ -172,7 +172,10 @@ def test_missing_entries_stop_unless_intersected(folder, inputs, capsys):
     (['--baseline', 'x'], "the baseline 'x' is not among"),
     (['--metrics', 'good,good'], 'named twice'),
     (['--stat', 'darr', '--level', 'system'], 'no system level'),
-    (['--language-pair', 'de-en'], "no language pair 'de-en'; the files have zh-en"),
+    (
+      ['--language-pair', 'de-en'],
+      "no language pair 'de-en'; the files have zh-en",
+    ),
     (['--columns', 'system'], 'NAME=COLUMN'),
     (['--exclude-systems', '['], 'regular expression'),
     (['--top-k', '1'], '2 or more'),

@@ -341,20 +341,28 @@ class _SwappedAccuracy:
   def _accuracy(
     self, sums: np.ndarray, null: np.ndarray, at_least: np.ndarray
   ) -> float:
-    # Of the sums [S or Q, K + 1] of one metric's scores.
+    # Of the sums [S or Q, K + 1] of one metric's scores; the buffers are
+    # [Q, K].
+    drawn, seen = sums[:, :-1], sums[:, -1]
+    top, bottom = drawn.max(axis=1), drawn.min(axis=1)
     if self._pairs.even:
-      start = 0
-      for system in range(len(sums) - 1):
-        # The pairs of one system with all later ones stand together.
-        end = start + len(sums) - 1 - system
-        np.subtract(sums[system, :-1], sums[system + 1 :, :-1], null[start:end])
-        start = end
-      seen = sums[self._pairs.first, -1] - sums[self._pairs.second, -1]
+      first, second = self._pairs.first, self._pairs.second
+      seen = seen[first] - seen[second]
+      top, bottom = top[first] - bottom[second], bottom[first] - top[second]
+    seen = seen - self._slack
+    # Systems far apart are decided by the extremes of their sums: no or every
+    # permutation makes as large a difference.
+    counts = np.where(seen <= bottom, self._permutations, 0)
+    rest = np.flatnonzero((seen > bottom) & (seen <= top))
+    null, at_least = null[: len(rest)], at_least[: len(rest)]
+    if self._pairs.even:
+      np.subtract(drawn[first[rest]], drawn[second[rest]], out=null)
     else:
-      null, seen = sums[:, :-1], sums[:, -1]
-    np.greater_equal(null, (seen - self._slack)[:, None], out=at_least)
+      np.take(drawn, rest, axis=0, out=null, mode='clip')
+    np.greater_equal(null, seen[rest, None], out=at_least)
     at_least[:, self._permutations :] = False
-    p_values = _row_counts(at_least) / self._permutations
+    counts[rest] = _row_counts(at_least)
+    p_values = counts / self._permutations
     return 1.0 - float(np.abs(self._gold - p_values).mean())
 
 
