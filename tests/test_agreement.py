@@ -372,3 +372,30 @@ def test_spearman_and_kendall_at_scale_are_finite():
   spearman = correlation.spearman(g.human[rated], g.metrics['chrF'][rated])
   kendall = correlation.kendall(g.human[rated], g.metrics['chrF'][rated])
   assert 0 < kendall < spearman < 1
+
+
+def test_pooled_accuracy_counts_the_pairs_of_systems():
+  grids = [grid(systems='ABC'), grid('en-cs', systems='ABCDEF')]
+  question = questions.Question(
+    level='system', statistic='accuracy', resamples=20
+  )
+  report = agreement.measure(grids, question)
+  three, six = (value(report, 'poor', p) for p in ('zh-en', 'en-cs'))
+  assert value(report, 'poor', 'Avg') == pytest.approx((three + six) / 2)
+  assert value(report, 'poor', 'Pooled') == pytest.approx(
+    (3 * three + 15 * six) / 18
+  )
+  cell = report.cells['poor', 'Pooled']
+  assert cell.low <= cell.high
+
+
+def test_system_scores_that_are_missing_leave_systems_out():
+  g = grid(segments=1, systems='ABCDE')
+  g.metrics['poor'][1, 0] = np.nan
+  question = questions.Question(level='system')
+  with pytest.raises(files.RecordError, match="'B'.* under poor"):
+    agreement.measure([g], question)
+  report = agreement.measure([g], dataclasses.replace(question, intersect=True))
+  assert report.cells['good', 'zh-en'].count == 4
+  rest = g.with_systems('ACDE')
+  assert value(report) == value(agreement.measure([rest], question))

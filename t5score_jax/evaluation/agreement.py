@@ -24,7 +24,8 @@ class Cell:
 
   Attributes:
     metric: Whose.
-    language_pair: On what; 'Avg-en', 'Avg-x' and 'Avg' are means over pairs.
+    language_pair: On what; 'Avg-en', 'Avg-x' and 'Avg' are means over pairs,
+      'Pooled' is the accuracy over all pairs of systems.
     value: The statistic.
     count: How many things it rests on: ranked pairs, rated entries, groups or
       systems; for a mean the number of language pairs.
@@ -112,12 +113,23 @@ def measure(grids: Sequence[ScoreGrid], question: Question) -> Report:
       replicates[pair] = part.bootstrap(seed)
     if question.test == 'permutation' and len(metrics) > 1:
       p_values[pair] = part.permute(seed).p_values
-  for column, members in averages(tuple(values)).items():
-    values[column] = np.mean([values[pair] for pair in members], axis=0)
+  means = averages(tuple(values))
+  pooled = question.level == 'system' and question.statistic == 'accuracy'
+  if pooled and len(grids) > 1:
+    means['Pooled'] = tuple(values)
+  for column, members in means.items():
+    sizes = [counts[pair] for pair in members]
+    weights: list[float] | None = None
+    if column == 'Pooled':
+      # Kocmi et al. (2021) count the pairs of systems of all language pairs.
+      weights = [size * (size - 1) / 2 for size in sizes]
+    values[column] = np.average(
+      [values[pair] for pair in members], axis=0, weights=weights
+    )
     counts[column] = len(members)
     if replicates:
       replicates[column] = significance.average(
-        [replicates[pair] for pair in members]
+        [replicates[pair] for pair in members], weights
       )
   if question.test == 'bootstrap':
     p_values = {c: found.p_values() for c, found in replicates.items()}

@@ -340,8 +340,14 @@ def _prepare_systems(
   missing = ~given
   if missing.any():
     _check_complete(grid, missing, question, notes)
-    # The systems must be compared on the same segments.
-    grid = grid.with_segments(np.all(given, axis=0))
+    if len(grid.segments) == 1:
+      # A file of system scores: what is missing is a system.
+      whole = given[:, 0]
+      names = zip(grid.systems, whole, strict=True)
+      grid = grid.with_systems([name for name, there in names if there])
+    else:
+      # The systems must be compared on the same segments.
+      grid = grid.with_segments(np.all(given, axis=0))
   if len(grid.systems) < 2 or not grid.segments:
     raise ValueError(
       f'{_named(grid)}{len(grid.systems)} system(s) on {len(grid.segments)} '

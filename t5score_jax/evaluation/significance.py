@@ -102,11 +102,13 @@ def compare_draws(
   return Comparison(first, second, difference, float(low), float(high), p_value)
 
 
-def average(parts: Sequence[Replicates]) -> Replicates:
+def average(
+  parts: Sequence[Replicates], weights: Sequence[float] | None = None
+) -> Replicates:
   """The mean over language pairs: of the values, and draw by draw.
 
   The language pairs must have been drawn with different seeds, so that their
-  draws are independent of each other.
+  draws are independent of each other. Without `weights` they count alike.
 
   Raises:
     ValueError: No part, or parts with other metrics or another draw count.
@@ -120,8 +122,8 @@ def average(parts: Sequence[Replicates]) -> Replicates:
     raise ValueError('only replicates of the same metrics and number average')
   return Replicates(
     parts[0].names,
-    np.mean([part.values for part in parts], axis=0),
-    np.mean([part.draws for part in parts], axis=0),
+    np.average([part.values for part in parts], axis=0, weights=weights),
+    np.average([part.draws for part in parts], axis=0, weights=weights),
     parts[0].seed,
   )
 
