@@ -231,3 +231,36 @@ def test_correlating_imports_no_accelerator_library():
     [sys.executable, '-c', code], capture_output=True, text=True, check=True
   )
   assert found.stdout.strip() == '[]'
+
+
+def test_a_file_for_each_language_pair(folder, inputs, capsys):
+  for pair in ('de-en', 'en-cs'):
+    for name in ('human.tsv', 'good.jsonl.gz'):
+      path = folder / name
+      if name.endswith('.gz'):
+        with gzip.open(path, 'rt') as lines:
+          text = lines.read()
+      else:
+        text = path.read_text()
+      other = folder / f'{pair}.{name.removesuffix(".gz")}'
+      other.write_text(text.replace('zh-en', pair))
+  judged = inputs[:2]
+  for pair in ('de-en', 'en-cs'):
+    judged += [
+      folder / f'{pair}.human.tsv',
+      f'good={folder / f"{pair}.good.jsonl"}',
+    ]
+  options = ['--human', 'mqm', '--format', 'json']
+  assert run(*judged, *options) == 0
+  rows = json.loads(capsys.readouterr().out)['results']
+  columns = ['zh-en', 'de-en', 'en-cs', 'Avg-en', 'Avg-x', 'Avg']
+  assert [r['language_pair'] for r in rows] == columns
+  assert rows[0]['value'] == pytest.approx(rows[2]['value'])
+  # A language pair that nobody judged is left out, and said.
+  (folder / 'en-cs.human.tsv').unlink()
+  rest = [a for a in judged if not str(a).endswith('en-cs.human.tsv')]
+  assert run(*rest, '--human', 'mqm') == 0
+  assert 'without human judgments: en-cs' in capsys.readouterr().out
+  twice = f'good={folder / "good.jsonl.gz"}'
+  said = problem(capsys, *rest, twice, *options)
+  assert 'good.jsonl.gz, line 1' in said and 'too; name one of them' in said

@@ -223,10 +223,10 @@ def test_pairs_from_ratings_are_all_gaps_of_at_least_the_minimum():
     darr.pairs_from_ratings(ratings, 0)
 
 
-# T5Score's Tables 8 and 9 (Pearson) and 10 and 11 (Kendall), COMET rows. Four
-# pairs differ for known reasons: iu-en, km-en and ps-en lack systems in the
-# stored scores, and for en-zh the paper rescored outputs without the spaces
-# between Chinese characters.
+# T5Score's Tables 8 and 9 (Pearson) and 10 and 11 (Kendall), COMET rows. The
+# other four pairs are in test_published: three are spelled in two ways, and
+# for en-zh the paper rescored outputs without the spaces between Chinese
+# characters.
 COMET_SYSTEM_LEVEL = {
   'cs-en': (78.3, 72.7),
   'de-en': (99.8, 75.8),

@@ -289,6 +289,13 @@ def top_k(args: argparse.Namespace) -> list[int]:
   return found
 
 
+def _pairs(args: argparse.Namespace) -> darr.NamedPairs | None:
+  if not args.pairs:
+    return None
+  named = darr.read_pairs(args.pairs)
+  return darr.with_plain_systems(named) if args.loose_names else named
+
+
 def question(args: argparse.Namespace) -> questions.Question:
   """What the command line asks.
 
@@ -318,7 +325,7 @@ def question(args: argparse.Namespace) -> questions.Question:
     group=args.group,
     ties=args.ties,
     min_gap=args.min_gap,
-    pairs=darr.read_pairs(args.pairs) if args.pairs else None,
+    pairs=_pairs(args),
     exclude=args.exclude_systems,
     outliers=args.exclude_outliers,
     top_k=chosen[0] if len(chosen) == 1 else None,

@@ -95,6 +95,12 @@ def add_layout_arguments(group: argparse._ArgumentGroup) -> None:
     help="weights of errors (default: Freitag et al. 2021, '%(default)s')",
   )
   group.add_argument(
+    '--loose-names',
+    action='store_true',
+    help='take systems whose names differ in - and _ alone for one, as files '
+    'of WMT20 spell them',
+  )
+  group.add_argument(
     '--intersect',
     action='store_true',
     help='leave out entries that some metric or system lacks, and say how '

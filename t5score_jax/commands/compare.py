@@ -220,8 +220,10 @@ def _from_scores(args: argparse.Namespace) -> tuple[_Systems, list[str]]:
           f'no column {args.score!r}: name it with --score', path=path
         )
       loaded.append(_with_system(table, name))
-  (merged, notes) = _merge(loaded)
-  (*grids,) = scores.join([merged], None, [args.score])
+  if args.loose_names:
+    loaded = [scores.with_plain_systems(table) for table in loaded]
+  merged, notes = _merge(loaded)
+  grids = scores.join([merged], None, [args.score])
   found: _Systems = {}
   for grid in grids:
     values = grid.metrics[args.score]

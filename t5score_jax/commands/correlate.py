@@ -34,7 +34,9 @@ def _named_files(
     raise ValueError('no files: give [NAME=]FILE')
   named = _score_files.split_files(args.files)
   metrics = _score_files.split_names(args.metrics or '')
-  metrics = metrics or [name for name, _ in named if name] or ['score']
+  # A name may be given to several files, such as one for each language pair.
+  given = list(dict.fromkeys(name for name, _ in named if name))
+  metrics = metrics or given or ['score']
   if len(set(metrics)) != len(metrics):
     raise ValueError(f'a metric is named twice: {", ".join(metrics)}')
   return named, metrics
@@ -69,6 +71,8 @@ def read_grids(
     for name, path in named
     for table in layouts.read(path, wanted, options, name)
   ]
+  if args.loose_names:
+    loaded = [scores.with_plain_systems(table) for table in loaded]
   there = {name for table in loaded for name in table.values}
   metrics += [name for name in also if name in there and name not in metrics]
   grids = scores.join(loaded, args.human, metrics, pooled=args.by == 'none')
@@ -83,7 +87,13 @@ def read_grids(
       raise ValueError(
         f'no language pair {said!r}; the files have ' + ', '.join(there_are)
       )
-  return grids, [note for table in loaded for note in table.notes]
+  notes = [note for table in loaded for note in table.notes]
+  notes += [
+    f'{grid.language_pair}: {one} and {other} may be one system (--loose-names)'
+    for grid in grids
+    for one, other in scores.two_spellings(grid)
+  ]
+  return grids, notes
 
 
 def run(args: argparse.Namespace) -> int:

@@ -95,6 +95,7 @@ def measure(grids: Sequence[ScoreGrid], question: Question) -> Report:
       + ', '.join(metrics)
     )
   notes: list[str] = []
+  grids = _judged(grids, question, notes)
   values: dict[str, np.ndarray] = {}
   counts: dict[str, int] = {}
   replicates: dict[str, significance.Replicates] = {}
@@ -149,6 +150,25 @@ def measure(grids: Sequence[ScoreGrid], question: Question) -> Report:
   for column in report.columns:
     report.cells.update(_cells(report, column, values[column], counts[column]))
   return _with_folds(report)
+
+
+def _judged(
+  grids: Sequence[ScoreGrid], question: Question, notes: list[str]
+) -> list[ScoreGrid]:
+  # The language pairs that people judged; all, if that is none, so that what
+  # follows says what is wrong.
+  if question.pairs is not None:
+    named = set(question.pairs.language_pair.tolist())
+    judged = [grid for grid in grids if grid.language_pair in named]
+  else:
+    judged = [grid for grid in grids if not np.isnan(grid.human).all()]
+  if not judged:
+    return list(grids)
+  kept = {grid.language_pair for grid in judged}
+  out = [g.language_pair for g in grids if g.language_pair not in kept]
+  if out:
+    notes.append(f'language pairs without human judgments: {", ".join(out)}')
+  return judged
 
 
 def _cells(

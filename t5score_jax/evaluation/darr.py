@@ -141,6 +141,15 @@ def read_pairs(path: str | os.PathLike[str]) -> NamedPairs:
   return NamedPairs(language_pair, segment, better, worse, path)
 
 
+def with_plain_systems(named: NamedPairs) -> NamedPairs:
+  """The same pairs, their systems called as `scores.plain_system` has it."""
+  return dataclasses.replace(
+    named,
+    better=np.char.replace(named.better, '_', '-'),
+    worse=np.char.replace(named.worse, '_', '-'),
+  )
+
+
 def place_pairs(
   grid: ScoreGrid,
   named: NamedPairs,

@@ -277,8 +277,8 @@ def join(
     Grids in the order in which language pairs first appear.
 
   Raises:
-    files.RecordError: The same key twice in one table, a column in two
-      tables or in none, tables with different keys.
+    files.RecordError: The same key twice in one table, a column of the same
+      key in two tables, a column in none, tables with different keys.
   """
   if any(table.keys != parts[0].keys for table in parts):
     raise files.RecordError(
@@ -286,21 +286,13 @@ def join(
       + '; '.join(f'{t.path} has {", ".join(t.keys)}' for t in parts)
       + '. Name the columns with --columns'
     )
-  owners: dict[str, ScoreTable] = {}
-  for table in parts:
-    for name in table.values:
-      if name in owners:
-        raise files.RecordError(
-          f'the column {name!r} is in {owners[name].path} and in {table.path};'
-          ' name one of them apart: NAME=FILE names the column score of FILE'
-        )
-      owners[name] = table
+  there = {name for table in parts for name in table.values}
   asked = (*([human] if human is not None else []), *metrics)
   for name in asked:
-    if name not in owners:
+    if name not in there:
       raise files.RecordError(
         f'no file has a column {name!r}; they have '
-        + (', '.join(sorted(owners)) or 'none of those asked for')
+        + (', '.join(sorted(there)) or 'none of those asked for')
       )
   if pooled:
     parts = [dataclasses.replace(t, rows=_pool(t.rows)) for t in parts]
@@ -311,12 +303,16 @@ def join(
   for index, pair in enumerate(systems):
     shape = (len(systems[pair]), len(segments[pair]))
     filled = {name: np.full(shape, np.nan) for name in asked}
-    for table, place in zip(parts, places, strict=True):
+    owners = {name: np.full(shape, -1) for name in asked}
+    for number, (table, place) in enumerate(zip(parts, places, strict=True)):
       inside = np.flatnonzero(place[:, 0] == index)
       _check_once(table, place[inside, 1:], inside, shape)
       for name, column in table.values.items():
         if name in filled:
-          filled[name][place[inside, 1], place[inside, 2]] = column[inside]
+          at = place[inside, 1], place[inside, 2]
+          _check_unowned(owners[name][at], inside, name, parts, table)
+          owners[name][at] = number
+          filled[name][at] = column[inside]
     grids.append(
       ScoreGrid(
         pair,
@@ -354,6 +350,28 @@ def _place(
   return np.array(place, np.int64)
 
 
+def plain_system(name: str) -> str:
+  """A system's name with '-' for '_'; WMT20's files use both for one system."""
+  return name.replace('_', '-')
+
+
+def with_plain_systems(table: ScoreTable) -> ScoreTable:
+  """The same table, its systems called as `plain_system` has it."""
+  rows = [(p, plain_system(s), n) for p, s, n in table.rows]
+  return dataclasses.replace(table, rows=rows)
+
+
+def two_spellings(grid: ScoreGrid) -> list[tuple[str, str]]:
+  """Pairs of systems whose names `plain_system` makes one."""
+  seen: dict[str, str] = {}
+  found = []
+  for name in grid.systems:
+    first = seen.setdefault(plain_system(name), name)
+    if first != name:
+      found.append((first, name))
+  return found
+
+
 def pooled_name(name: str, language_pair: str) -> str:
   """What a system or segment is called where language pairs are pooled."""
   return f'{name} ({language_pair})' if language_pair else name
@@ -361,6 +379,27 @@ def pooled_name(name: str, language_pair: str) -> str:
 
 def _pool(rows: list[tuple[str, str, str]]) -> list[tuple[str, str, str]]:
   return [('', pooled_name(s, p), pooled_name(n, p)) for p, s, n in rows]
+
+
+def _check_unowned(
+  owners: np.ndarray,
+  inside: np.ndarray,
+  name: str,
+  parts: Sequence[ScoreTable],
+  table: ScoreTable,
+) -> None:
+  # Several files may share a column, such as one for each language pair, but
+  # not an entry of it.
+  taken = np.flatnonzero(owners >= 0)
+  if taken.size:
+    row = inside[taken[0]]
+    raise files.RecordError(
+      f'the column {name!r} of (language pair, system, segment) '
+      f'{table.rows[row]} is in {parts[owners[taken[0]]].path} too; name one '
+      'of them apart: NAME=FILE names the column score of FILE',
+      path=table.path,
+      line=int(table.lines[row]),
+    )
 
 
 def _check_once(

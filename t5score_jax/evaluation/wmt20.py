@@ -4,6 +4,8 @@ Reads the shared task's files from one folder, and further metrics' scores from
 files that `t5score score` wrote. Segment level: tau on the official ranked
 pairs, a metric tie being discordant. System level: the official mean z-scores.
 MQM: means and all pairs of different scores. Human translations are left out.
+Systems are called with '-' for '_', because the files spell three language
+pairs' systems differently.
 
 What a metric lacks is not guessed: its cell is '-', and a note says why.
 """
@@ -117,7 +119,9 @@ class Data:
     """
     self.folder = pathlib.Path(folder)
     self.own = {name: _by_key(name, tables) for name, tables in own.items()}
-    self.pairs = darr.read_pairs(self.find('wmt20_darr.tsv'))
+    self.pairs = darr.with_plain_systems(
+      darr.read_pairs(self.find('wmt20_darr.tsv'))
+    )
     self._agreement: dict[str, np.ndarray] | None = None
     # Files that have been read: several tables need the same ones.
     self._read: dict[str, dict[tuple[str, str, str], float]] = {}
@@ -147,7 +151,9 @@ class Data:
     if name not in self._read:
       self._read[name] = {}
       if self.has(name):
-        table = wmt_files.read_wmt_scores(self.find(name), test_set=TEST_SET)
+        table = scores.with_plain_systems(
+          wmt_files.read_wmt_scores(self.find(name), test_set=TEST_SET)
+        )
         (values,) = table.values.values()
         self._read[name] = dict(zip(table.rows, values.tolist(), strict=True))
     return self._read[name]
@@ -205,6 +211,7 @@ class Data:
       found = np.full((len(metrics), len(p.segment)), np.nan)
       for number, line in enumerate(lines, 2):
         pair, segment, better, worse, *cells = line.split('\t')
+        better, worse = map(scores.plain_system, (better, worse))
         key = (pair, segment, better, worse)
         if key not in place or not set(cells) <= set(_SIGNS):
           raise files.RecordError(
@@ -227,6 +234,7 @@ def _by_key(
         f'file has {", ".join(table.keys) or "none of them"}',
         path=table.path,
       )
+    table = scores.with_plain_systems(table)
     (values,) = table.values.values()
     for key, value, line in zip(
       table.rows, values.tolist(), table.lines, strict=True
@@ -374,7 +382,7 @@ def _system_tables(
       data.find(f'wmt20_metrics/human/ad-sys-scores-{pair}.csv'), pair
     )
     human = {
-      system: z
+      scores.plain_system(system): z
       for (_, system, _), z in zip(
         table.rows, table.values['z'].tolist(), strict=True
       )
@@ -454,7 +462,7 @@ def _mqm_grid(data: Data, pair: str) -> scores.ScoreGrid:
   table = scores.read_table(
     data.find(f'wmt20_mqm_da.{pair}.tsv'), ['mqm'], quoting='csv'
   )
-  (grid,) = scores.join([table], 'mqm', [])
+  (grid,) = scores.join([scores.with_plain_systems(table)], 'mqm', [])
   rated = ~np.isnan(grid.human).all(axis=1)
   return grid.with_systems(
     [
