@@ -245,6 +245,13 @@ def bars(report: Report, title: str, ylabel: str = '') -> Any:
     ax.tick_params(axis='y', length=0, labelcolor='black')
     ax.set_title(column or 'all', fontsize=10, loc='left')
     ax.set_xlabel(ylabel, fontsize=9)
+  shown = [report.cells[name, c] for name in order for c in columns]
+  ends = [e for c in shown for e in (0.0, c.value, c.low, c.high)]
+  low, high = (f(e for e in ends if e is not None) for f in (min, max))
+  # One scale for all panels; room for the numbers on the right.
+  room = 0.22 * ((high - low) or 1.0)
+  for ax in axes.flat:
+    ax.set_xlim(low - (0.1 * room if low < 0 else 0), high + room)
   for ax in axes.flat[len(columns) :]:
     ax.set_visible(False)
   figure.suptitle(title, fontsize=11)
@@ -278,7 +285,6 @@ def _draw_intervals(ax: Any, places: np.ndarray, cells: Sequence[Any]) -> None:
       va='center',
       color=_GREY,
     )
-  ax.margins(x=0.22)
 
 
 def curves(curve: Curve, title: str, ylabel: str) -> Any:
