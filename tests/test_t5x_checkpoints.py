@@ -1,6 +1,7 @@
 """T5X's layouts are read, on checkpoints made up in them."""
 
 import dataclasses
+import logging
 import os
 import shutil
 import subprocess
@@ -108,6 +109,17 @@ def test_assumptions_are_said_and_can_be_overridden(made, tmp_path):
     t5x.open_source(tmp_path, Options('tan'))
 
 
+@pytest.fixture
+def silenced():
+  """Libraries may not log, as in `t5score train`."""
+  root = logging.getLogger()
+  level = root.level
+  root.setLevel(logging.CRITICAL)
+  yield
+  root.setLevel(level)
+
+
+@pytest.mark.usefixtures('silenced')
 def test_assumptions_are_said_when_it_scores(made, tmp_path, caplog):
   t5x_checkpoints.write_legacy(tmp_path, made[_CONFIG])
   loaded = native.load_for_scoring(tmp_path)

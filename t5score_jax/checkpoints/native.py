@@ -47,6 +47,11 @@ __all__ = [
 
 PyTree = Any
 
+_LOGGER = logging.getLogger(__name__)
+# `t5score train` silences what libraries log; what is assumed of a checkpoint
+# has to be said all the same.
+_LOGGER.setLevel(logging.WARNING)
+
 _STATE, _NUMBERS = selection.STATE, selection.NUMBERS
 # What may differ between a checkpoint and the model that continues it.
 _FREE_FIELDS = ('dropout_rate', 'dtype', 'remat')
@@ -327,7 +332,7 @@ def load_for_scoring(path: str | os.PathLike[str]) -> bundles.Bundle:
   name = formats.detect(folder)
   source = formats.load(name).open_source(folder, weights.Options())
   for note in source.notes:
-    logging.getLogger(__name__).warning('%s: %s', folder, note)
+    _LOGGER.warning('%s: %s', folder, note)
   return bundles.read_source(source)
 
 
