@@ -26,7 +26,7 @@ import sentencepiece
 from flax.traverse_util import flatten_dict, unflatten_dict
 
 from t5score_jax.checkpoints import bundle
-from t5score_jax.commands import train
+from t5score_jax.commands import _gin
 from t5score_jax.data import vocab
 from t5score_jax.nn import copy_init, t5
 
@@ -142,7 +142,7 @@ def main() -> int:
   if not 0.0 <= args.share <= 1.0:
     command.error('--share must be from 0 to 1')
   try:
-    train.configure([args.gin_file], args.gin)
+    _gin.configure([args.gin_file], args.gin)
     config = gin.get_configurable(t5.T5Config)()
     vocabulary = vocab.load_vocabulary(args.vocabulary)
     params = initial_params(

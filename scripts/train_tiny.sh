@@ -78,9 +78,10 @@ winner=generative
 if awk "BEGIN { exit !($(best contrastive) > $(best generative)) }"; then
   winner=contrastive
 fi
+mkdir -p "$work/bundles"
 for stage in generative contrastive; do
-  step "bundle-$stage" "$python" "$scripts/export_bundle.py" "$work/$stage" \
-    -o "$work/bundles/$stage"
+  step "bundle-$stage" "$python" -m t5score_jax convert --to bundle \
+    --dtype bfloat16 "$work/$stage" "$work/bundles/$stage"
 done
 echo "== best on WMT17: $winner, in $work/bundles/$winner"
 "$python" "$scripts/measure_wmt20.py" "$data" "$work/bundles/generative" \

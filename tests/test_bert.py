@@ -9,6 +9,7 @@ import tiny_encoder
 
 from t5score_jax import encoding
 from t5score_jax.checkpoints import encoders
+from t5score_jax.checkpoints.weights import CheckpointError
 from t5score_jax.data import subwords
 from t5score_jax.nn import bert
 
@@ -141,7 +142,7 @@ def test_wrong_folders(folder, tmp_path, settings, words):
 def test_damaged_weights(folder, tmp_path):
   path = changed(folder, tmp_path) / encoders.WEIGHTS_FILE
   path.write_bytes(path.read_bytes()[:100])
-  with pytest.raises(encoders.EncoderError, match='damaged weights'):
+  with pytest.raises(CheckpointError, match='not a whole safetensors file'):
     encoders.load_encoder(tmp_path)
 
 
@@ -157,7 +158,7 @@ def test_shards(folder, bundle, tmp_path):
     file = f'model-{n}.safetensors'
     safetensors.numpy.save_file({k: tensors[k] for k in part}, tmp_path / file)
     places |= dict.fromkeys(part, file)
-  (tmp_path / encoders.INDEX_FILE).write_text(
+  (tmp_path / 'model.safetensors.index.json').write_text(
     json.dumps({'weight_map': places})
   )
   again = encoders.load_encoder(tmp_path)

@@ -12,6 +12,7 @@ import tiny_encoder
 import yaml
 
 from t5score_jax import cli
+from t5score_jax.checkpoints import bundle as bundles
 from t5score_jax.checkpoints import comet, encoders, estimators, torch_files
 from t5score_jax.checkpoints.weights import CheckpointError
 from t5score_jax.metrics import base
@@ -166,8 +167,8 @@ def test_widening_begins_as_copies(encoder):
 
 def test_every_parameter_has_axes(encoder):
   params = make(encoder).params
-  axes = dict(estimators.flatten(heads.logical_axes(params)))
-  for name, array in estimators.flatten(params):
+  axes = dict(bundles.flatten_names(heads.logical_axes(params)))
+  for name, array in bundles.flatten_names(params):
     assert len(axes[name]) == array.ndim, name
 
 

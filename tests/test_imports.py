@@ -57,7 +57,8 @@ LEVELS: dict[int, list[str]] = {
     'checkpoints.weights checkpoints.layouts checkpoints.formats'
     ' checkpoints.folders checkpoints.selection checkpoints.safetensors_files'
     ' checkpoints.stores checkpoints.bundle checkpoints.t5x checkpoints.orbax'
-    ' checkpoints.encoders checkpoints.torch_files checkpoints.torch_writer'
+    ' checkpoints.torch_files checkpoints.torch_writer'
+    ' checkpoints.huggingface_weights checkpoints.encoders'
     ' checkpoints.estimators checkpoints.comet checkpoints.miniatures'
     ' checkpoints.huggingface_names checkpoints.huggingface_config'
     ' checkpoints.huggingface_tokenizer checkpoints.huggingface_card'
@@ -90,9 +91,9 @@ LEVELS: dict[int, list[str]] = {
   ],
   5: ['training.evaluators', 'inference'],
   6: [
-    'commands._board_add commands._board_init commands._board_show'
-    ' commands._board_site commands.board',
-    'commands._score_output commands.score commands.train'
+    'commands._board_parser commands._board_add commands._board_init'
+    ' commands._board_show commands._board_site commands.board',
+    'commands._gin commands._score_output commands.score commands.train'
     ' commands._score_files commands._correlate_arguments'
     ' commands._correlate_reports commands.correlate commands.compare'
     ' commands.demo commands.calibrate commands._convert_estimator'

@@ -11,7 +11,7 @@ import gin
 import jax
 import pytest
 
-from t5score_jax.commands import train
+from t5score_jax.commands import _gin, train
 from t5score_jax.training import loop, partitioning  # noqa: F401 (for gin)
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -75,7 +75,7 @@ def test_both_stages_of_the_tiny_run(tmp_path):
 def test_networks_have_as_many_parameters_as_stated(path):
   # Scanned layers have a position bias each, as in T5X; the counts are the
   # published ones.
-  train.configure(
+  _gin.configure(
     [str(path), 'runs/train_generative.gin'],
     [
       "MODEL_DIR='x'",
@@ -130,7 +130,7 @@ def test_every_published_size_has_a_file_that_states_its_count():
 def test_every_recipe_gives_model_optimizer_and_mesh(path):
   if 'jax.tasks' in path.read_text() or path.name.startswith('t5score_'):
     pytest.importorskip('seqio')
-  train.configure([str(path)], [])
+  _gin.configure([str(path)], [])
   # All that doesn't read files; macros that the header's command gives are in
   # none of it.
   made = {
@@ -154,7 +154,7 @@ def test_recipes_have_the_settings_of_table_6(size):
     ('generative', (10_000, 10, 1000, 5e-5, 0.1, 500)),
     ('contrastive', (steps[size], 32, 0, 1e-5, 0.05, None)),
   ):
-    train.configure([f'recipes/t5score_{size}_{stage}.gin'], [])
+    _gin.configure([f'recipes/t5score_{size}_{stage}.gin'], [])
     found = {
       name: copy.deepcopy(gin.query_parameter(f'%{name}'))
       for name in (

@@ -19,11 +19,11 @@ from typing import Any
 import numpy as np
 import yaml
 
+from t5score_jax.checkpoints import bundle as bundles
 from t5score_jax.checkpoints import encoders, torch_files, torch_writer
 from t5score_jax.checkpoints.estimators import (
   Estimator,
   check_shapes,
-  flatten,
   nested,
 )
 from t5score_jax.checkpoints.weights import CheckpointError, LazyArray
@@ -232,7 +232,7 @@ def _read_params(
   config: heads.EstimatorConfig, tensors: Mapping[str, LazyArray], where: str
 ) -> dict[str, Any]:
   readers = {
-    name.removeprefix('encoder.model.'): array.read
+    name.removeprefix('encoder.model.'): array
     for name, array in tensors.items()
     if name.startswith('encoder.model.')
   }
@@ -259,7 +259,7 @@ def _read_params(
     ]
     flat['mix/scalars'] = np.asarray(scalars, np.float32)
   params.update(nested(flat))
-  check_shapes(config, dict(flatten(params)), where)
+  check_shapes(config, dict(bundles.flatten_names(params)), where)
   return params
 
 
@@ -314,7 +314,7 @@ def save_comet(model: Estimator, folder: str | os.PathLike[str]) -> None:
       config.encoder, model.params['encoder']
     ).items()
   }
-  flat = dict(flatten(model.params))
+  flat = dict(bundles.flatten_names(model.params))
   for ours, theirs, transposed in head_names(config):
     array = np.asarray(flat[ours], np.float32)
     tensors[theirs] = np.ascontiguousarray(array.T if transposed else array)

@@ -1,9 +1,9 @@
 """Encoders from and to Hugging Face folders: BERT, RoBERTa, XLM-RoBERTa.
 
-A folder holds ``config.json``, ``model.safetensors`` (or shards of it with an
-index) and the tokenizer's files. Names are mapped both ways, and settings that
-the network of ``nn/bert.py`` does not have are refused. Nothing is executed
-and nothing is downloaded. Not here: T5 (``checkpoints/huggingface.py``).
+A folder holds ``config.json``, the weights and the tokenizer's files. Names are
+mapped both ways, and settings that the network of ``nn/bert.py`` does not have
+are refused. Nothing is executed and nothing is downloaded. Not here: T5
+(``checkpoints/huggingface.py``).
 """
 
 from __future__ import annotations
@@ -12,22 +12,22 @@ import dataclasses
 import json
 import os
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import ml_dtypes
 import numpy as np
-import safetensors
 import safetensors.numpy
 
+from t5score_jax.checkpoints import huggingface_weights
+from t5score_jax.checkpoints.weights import CheckpointError, LazyArray
 from t5score_jax.data import files
 from t5score_jax.data.subwords import SubwordTokenizer, load_tokenizer
 from t5score_jax.nn.bert import ACTIVATIONS, BertConfig
 
 CONFIG_FILE = 'config.json'
 WEIGHTS_FILE = 'model.safetensors'
-INDEX_FILE = 'model.safetensors.index.json'
 
 _OFFSET_TYPES = ('roberta', 'xlm-roberta', 'camembert', 'xlm-roberta-xl')
 MODEL_TYPES = ('bert', *_OFFSET_TYPES)
@@ -53,7 +53,7 @@ _LEAVES = {'kernel': 'weight', 'bias': 'bias', 'scale': 'weight'}
 _PREFIXES = ('', 'bert.', 'roberta.', 'xlm_roberta.', '0.auto_model.', 'model.')
 
 
-class EncoderError(ValueError):
+class EncoderError(CheckpointError):
   """A folder holds no encoder that can be read; the message says why."""
 
 
@@ -103,8 +103,7 @@ def load_encoder(path: str | os.PathLike[str]) -> EncoderBundle:
       f'no encoder {str(path)!r}: there is no such folder'
     )
   config = read_config(folder)
-  with open_weights(folder) as weights:
-    params = read_params(config, weights)
+  params = read_params(config, huggingface_weights.open_folder(folder))
   tokenizer = load_tokenizer(folder)
   if tokenizer.vocab_size > config.vocab_size:
     raise EncoderError(
@@ -235,57 +234,8 @@ def parameter_names(config: BertConfig) -> Iterator[tuple[str, str, bool]]:
         )
 
 
-class Weights(Mapping[str, Callable[[], np.ndarray]]):
-  """Names of arrays, read when called; a context manager over their files."""
-
-  def __init__(self, paths: Mapping[str, Path]):
-    """Opens every file once: {name of an array: its file}."""
-    self._files: dict[Path, Any] = {}
-    self._paths = dict(paths)
-
-  def __enter__(self) -> Weights:
-    return self
-
-  def __exit__(self, *unused: Any) -> None:
-    self._files = {}
-
-  def __getitem__(self, name: str) -> Callable[[], np.ndarray]:
-    path = self._paths[name]
-    if path not in self._files:
-      self._files[path] = safetensors.safe_open(path, 'numpy')
-    return lambda: self._files[path].get_tensor(name)
-
-  def __iter__(self) -> Iterator[str]:
-    return iter(self._paths)
-
-  def __len__(self) -> int:
-    return len(self._paths)
-
-
-def open_weights(folder: Path) -> Weights:
-  """Opens ``model.safetensors``, or the shards that an index names.
-
-  Raises:
-    EncoderError: neither is there, or a file is damaged.
-  """
-  single, index = folder / WEIGHTS_FILE, folder / INDEX_FILE
-  try:
-    if single.is_file():
-      with safetensors.safe_open(single, 'numpy') as stored:
-        return Weights(dict.fromkeys(stored.keys(), single))
-    if index.is_file():
-      shards = json.loads(index.read_text('utf-8'))['weight_map']
-      return Weights({name: folder / file for name, file in shards.items()})
-  except (ValueError, KeyError, safetensors.SafetensorError) as error:
-    raise EncoderError(f'{folder}: damaged weights ({error})') from error
-  raise EncoderError(
-    f'{folder}: there is no {WEIGHTS_FILE}; a pytorch_model.bin has to be '
-    'saved again with safe_serialization'
-  )
-
-
 def read_params(
-  config: BertConfig, weights: Mapping[str, Callable[[], np.ndarray]]
+  config: BertConfig, weights: Mapping[str, LazyArray]
 ) -> dict[str, Any]:
   """Reads an encoder's parameters, float32, whatever stands beside them.
 
@@ -316,7 +266,7 @@ def read_params(
     if not name:
       missing.append(prefix + theirs)
       continue
-    array = np.asarray(weights[name](), np.float32)
+    array = np.asarray(weights[name].read(), np.float32)
     _set(params, ours, np.ascontiguousarray(array.T) if transposed else array)
   if missing:
     raise EncoderError(

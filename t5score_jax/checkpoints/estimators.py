@@ -10,16 +10,17 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import jax
 import ml_dtypes
 import numpy as np
-import safetensors
 import safetensors.numpy
 
+from t5score_jax.checkpoints import bundle as bundles
+from t5score_jax.checkpoints import safetensors_files
 from t5score_jax.checkpoints.weights import CheckpointError, diff
 from t5score_jax.data import files
 from t5score_jax.data.subwords import SubwordTokenizer, load_tokenizer
@@ -76,7 +77,7 @@ def save(
   kind = np.dtype(ml_dtypes.bfloat16) if dtype == 'bfloat16' else np.float32
   tensors = {
     name: np.ascontiguousarray(np.asarray(array), dtype=kind)
-    for name, array in flatten(model.params)
+    for name, array in bundles.flatten_names(model.params)
   }
   with files.write_atomically(path / WEIGHTS_FILE, 'wb') as out:
     out.write(safetensors.numpy.save(tensors))
@@ -106,14 +107,17 @@ def load(folder: str | os.PathLike[str]) -> Estimator:
     if found['format'] != FORMAT:
       raise CheckpointError(f'{path}: format {found["format"]} is not known')
     config = heads.EstimatorConfig(**found['model'])
-    tensors = safetensors.numpy.load_file(path / WEIGHTS_FILE)
+    tensors = safetensors_files.open_folder(path)
+  except CheckpointError:
+    raise
   except (OSError, ValueError, TypeError, KeyError) as error:
     raise CheckpointError(f'{path}: damaged ({error})') from error
-  except safetensors.SafetensorError as error:
-    raise CheckpointError(f'{path}: damaged weights ({error})') from error
   check_shapes(config, tensors, str(path))
   params = nested(
-    {name: np.asarray(array, np.float32) for name, array in tensors.items()}
+    {
+      name: np.asarray(array.read(), np.float32)
+      for name, array in tensors.items()
+    }
   )
   return Estimator(config, params, load_tokenizer(path), found['settings'])
 
@@ -123,25 +127,16 @@ def check_shapes(
 ) -> None:
   """Raises CheckpointError unless these are the estimator's parameters."""
   shapes = jax.eval_shape(lambda: heads.init_params(config, jax.random.key(0)))
-  expected = {name: tuple(leaf.shape) for name, leaf in flatten(shapes)}
+  expected = {
+    name: tuple(leaf.shape) for name, leaf in bundles.flatten_names(shapes)
+  }
   found = {name: tuple(array.shape) for name, array in tensors.items()}
   if text := diff(expected, found):
     raise CheckpointError(f'{where}: the weights do not fit:\n{text}')
 
 
-def flatten(params: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
-  """Yields ('encoder/layers_0/wi/kernel', array) in sorted order."""
-  for key in sorted(params):
-    value = params[key]
-    if isinstance(value, Mapping):
-      for name, leaf in flatten(value):
-        yield f'{key}/{name}', leaf
-    else:
-      yield key, value
-
-
 def nested(tensors: Mapping[str, Any]) -> dict[str, Any]:
-  """The reverse of ``flatten``."""
+  """The reverse of ``bundle.flatten_names``."""
   tree: dict[str, Any] = {}
   for name, value in tensors.items():
     *parents, last = name.split('/')

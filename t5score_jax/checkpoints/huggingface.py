@@ -24,9 +24,9 @@ from t5score_jax.checkpoints import (
   huggingface_config,
   huggingface_names,
   huggingface_tokenizer,
+  huggingface_weights,
   layouts,
   safetensors_files,
-  torch_files,
 )
 from t5score_jax.checkpoints.huggingface_names import (
   EMBEDDING,
@@ -48,7 +48,6 @@ from t5score_jax.data import files
 #: How often `write` reads the weights: to store them, and for their hash.
 PASSES = 2
 
-_SAFETENSORS, _BIN = 'model.safetensors', 'pytorch_model.bin'
 _GENERATION = {
   'decoder_start_token_id': 0,
   'eos_token_id': 1,
@@ -87,7 +86,7 @@ def open_source(path: Path, options: Options) -> Source:
       f'--activation {options.activation}: {description.path} says {said}; '
       'leave the option out'
     )
-  stored = _open_weights(path)
+  stored = huggingface_weights.open_folder(path)
   if not any(name.startswith('decoder.') for name in stored):
     raise CheckpointError(
       f'{path}: has no weights of a decoder: an encoder alone cannot score'
@@ -128,20 +127,6 @@ def open_source(path: Path, options: Options) -> Source:
       'model_type': description.model_type,
     },
     (*notes, *more),
-  )
-
-
-def _open_weights(folder: Path) -> dict[str, LazyArray]:
-  """Opens the weights of a folder, safetensors if it has both kinds."""
-  for name, module in (
-    (_SAFETENSORS, safetensors_files),
-    (_BIN, torch_files),
-  ):
-    if any((folder / f).is_file() for f in (name, f'{name}.index.json')):
-      return module.open_folder(folder)
-  raise CheckpointError(
-    f'{folder}: has neither {_SAFETENSORS} nor {_BIN}, nor shards of one '
-    '(*.index.json)'
   )
 
 

@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from t5score_jax.checkpoints import encoders
+from t5score_jax.checkpoints import encoders, huggingface_weights
 from t5score_jax.checkpoints.encoders import EncoderError
 from t5score_jax.data.subwords import SubwordTokenizer, load_tokenizer
 from t5score_jax.nn.bert import BertConfig
@@ -87,16 +87,16 @@ def load(folder: str | os.PathLike[str]) -> Miniature:
   config = encoders.read_config(path)
   found = json.loads((path / encoders.CONFIG_FILE).read_text('utf-8'))
   params: dict[str, Any] = {}
-  with encoders.open_weights(path) as weights:
-    params['encoder'] = encoders.read_params(config, weights)
-    for ours, (theirs, transposed) in _HEAD.items():
-      if theirs not in weights:
-        raise EncoderError(f'{path}: there is no {theirs}')
-      array = np.asarray(weights[theirs](), np.float32)
-      part, leaf = ours.split('/')
-      params.setdefault(part, {})[leaf] = np.ascontiguousarray(
-        array.T if transposed else array
-      )
+  weights = huggingface_weights.open_folder(path)
+  params['encoder'] = encoders.read_params(config, weights)
+  for ours, (theirs, transposed) in _HEAD.items():
+    if theirs not in weights:
+      raise EncoderError(f'{path}: there is no {theirs}')
+    array = np.asarray(weights[theirs].read(), np.float32)
+    part, leaf = ours.split('/')
+    params.setdefault(part, {})[leaf] = np.ascontiguousarray(
+      array.T if transposed else array
+    )
   labels = params['output']['bias'].shape[0]
   if labels != 1:
     raise EncoderError(f'{path}: {labels} labels; a score is one')

@@ -6,6 +6,8 @@ import argparse
 from pathlib import Path
 from typing import Any
 
+from t5score_jax.commands import _board_parser
+
 _GENERATOR = """
 Adds a generator. FILE is JSONL (an id and a text in each line: `id`,
 `hypothesis`) or plain text, one output a line in the order of the inputs. Every
@@ -60,7 +62,7 @@ examples:
 
 def add_subcommands(subparsers: Any) -> None:
   """Declares the three subcommands."""
-  parser = _parser(
+  parser = _board_parser.subcommand(
     subparsers,
     'add-generator',
     'add a generator: its outputs',
@@ -78,7 +80,7 @@ def add_subcommands(subparsers: Any) -> None:
   _add_told(parser, 'of generating the outputs')
   parser.set_defaults(run_subcommand=_add_generator)
 
-  parser = _parser(
+  parser = _board_parser.subcommand(
     subparsers, 'add-metric', 'add a metric', _METRIC, _METRIC_EXAMPLES
   )
   way = parser.add_mutually_exclusive_group(required=True)
@@ -128,7 +130,7 @@ def add_subcommands(subparsers: Any) -> None:
   _add_told(parser, 'for one generator (default: measured)')
   parser.set_defaults(run_subcommand=_add_metric)
 
-  parser = _parser(
+  parser = _board_parser.subcommand(
     subparsers, 'add-human', 'add human ratings', _HUMAN, _HUMAN_EXAMPLES
   )
   parser.add_argument('file', metavar='FILE', help='the ratings')
@@ -143,20 +145,6 @@ def add_subcommands(subparsers: Any) -> None:
     '--choose', action='store_true', help='make them those that count'
   )
   parser.set_defaults(run_subcommand=_add_human)
-
-
-def _parser(
-  subparsers: Any, name: str, summary: str, description: str, examples: str
-) -> argparse.ArgumentParser:
-  parser = subparsers.add_parser(
-    name,
-    help=summary,
-    description=description,
-    epilog=examples,
-    formatter_class=argparse.RawDescriptionHelpFormatter,
-  )
-  parser.add_argument('board', metavar='BOARD.db')
-  return parser
 
 
 def _add_told(parser: argparse.ArgumentParser, seconds: str) -> None:

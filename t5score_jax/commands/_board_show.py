@@ -7,6 +7,8 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
+from t5score_jax.commands import _board_parser
+
 _RANK = """
 Ranks metrics by their correlation with human ratings, and generators by the
 metric that correlates best; fits the ensemble; says how much each metric
@@ -59,9 +61,10 @@ examples:
 
 def add_subcommands(subparsers: Any) -> None:
   """Declares `rank`, `ensemble` and `overrating`."""
-  parser = _parser(
+  parser = _board_parser.subcommand(
     subparsers, 'rank', 'rank metrics and generators', _RANK, _RANK_EXAMPLES
   )
+  _board_parser.add_format(parser)
   _add_rule(parser)
   parser.add_argument(
     '--intervals',
@@ -75,13 +78,14 @@ def add_subcommands(subparsers: Any) -> None:
   )
   parser.set_defaults(run_subcommand=_rank)
 
-  parser = _parser(
+  parser = _board_parser.subcommand(
     subparsers,
     'ensemble',
     'show the ensemble, or score with it',
     _ENSEMBLE,
     _ENSEMBLE_EXAMPLES,
   )
+  _board_parser.add_format(parser)
   parser.add_argument(
     '--version', type=int, metavar='N', help='(default: the newest)'
   )
@@ -98,13 +102,14 @@ def add_subcommands(subparsers: Any) -> None:
   )
   parser.set_defaults(run_subcommand=_ensemble)
 
-  parser = _parser(
+  parser = _board_parser.subcommand(
     subparsers,
     'overrating',
     'how much metrics overrate machines',
     _OVERRATING,
     _OVERRATING_EXAMPLES,
   )
+  _board_parser.add_format(parser)
   parser.add_argument(
     '--role', metavar='NAME', help='a human role (default: all)'
   )
@@ -119,26 +124,6 @@ def add_subcommands(subparsers: Any) -> None:
     help='instead: correlation by the number of references (figure 3)',
   )
   parser.set_defaults(run_subcommand=_overrating)
-
-
-def _parser(
-  subparsers: Any, name: str, summary: str, description: str, examples: str
-) -> argparse.ArgumentParser:
-  parser = subparsers.add_parser(
-    name,
-    help=summary,
-    description=description,
-    epilog=examples,
-    formatter_class=argparse.RawDescriptionHelpFormatter,
-  )
-  parser.add_argument('board', metavar='BOARD.db')
-  parser.add_argument(
-    '--format',
-    choices=('table', 'json'),
-    default='table',
-    help='(default: %(default)s)',
-  )
-  return parser
 
 
 def _add_rule(parser: argparse.ArgumentParser) -> None:

@@ -56,6 +56,7 @@ def convert(args: argparse.Namespace) -> str:
     CheckpointError: IN can't be read, or OUT not be written.
     OSError: likewise.
   """
+  from t5score_jax.checkpoints import bundle as bundles
   from t5score_jax.checkpoints import comet, estimators, folders
   from t5score_jax.checkpoints import convert as conversion
   from t5score_jax.checkpoints.weights import CheckpointError
@@ -73,7 +74,7 @@ def convert(args: argparse.Namespace) -> str:
     )
   else:
     model = estimators.load(args.source)
-  size = sum(array.size for _, array in estimators.flatten(model.params))
+  size = sum(array.size for _, array in bundles.flatten_names(model.params))
   said = (
     f'{args.output_format}, {size:,} parameters, outputs '
     f'{", ".join(model.config.outputs)}, '

@@ -12,7 +12,7 @@ import time
 from typing import Any
 
 from t5score_jax import processes
-from t5score_jax.commands import score, train
+from t5score_jax.commands import _gin, score
 
 SUMMARY = 'write texts for inputs (predict), or score targets, in bulk'
 
@@ -120,7 +120,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     help='throw away what an earlier run left in OUTPUT.parts',
   )
   parser.add_argument('--quiet', action='store_true', help='print errors only')
-  train.add_gin_arguments(parser)
+  _gin.add_arguments(parser)
   processes.add_arguments(parser)
 
 
@@ -137,13 +137,13 @@ def _run(args: argparse.Namespace) -> int:
     _Reporter(args.quiet).report(
       _from_gin(args) if args.gin_file else _from_files(args)
     )
-  except (score.UsageError, train.ConfigurationError) as error:
+  except (score.UsageError, _gin.ConfigurationError) as error:
     print(f't5score infer: {error}', file=sys.stderr)
     return 2
   except BrokenPipeError:
     raise  # the reader of the output has seen enough
   except (ValueError, OSError) as error:
-    print(f't5score infer: {train._in_one_line(str(error))}', file=sys.stderr)
+    print(f't5score infer: {_gin.in_one_line(str(error))}', file=sys.stderr)
     return 1
   except RuntimeError as error:
     message = score.explain(error, 'The same command goes on')
@@ -229,14 +229,14 @@ def _from_gin(args: argparse.Namespace) -> dict[str, Any]:
 
   from t5score_jax import inference
 
-  train.configure(args.gin_file, args.gin_bindings, args.gin_search_paths)
+  _gin.configure(args.gin_file, args.gin_bindings, args.gin_search_paths)
   try:
     infer = gin.get_configurable(inference.infer)
     return infer(restart=args.restart, said=_Reporter(args.quiet).said)
   except (ValueError, TypeError) as error:
     # A macro without a value, or an argument that there is not.
     if isinstance(error, TypeError) or "'macro'" in str(error):
-      raise train.ConfigurationError(train._plain(error)) from error
+      raise _gin.ConfigurationError(_gin.plain(error)) from error
     raise
 
 

@@ -18,7 +18,7 @@ import warnings
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from t5score_jax.commands import train
+from t5score_jax.commands import _gin
 
 SUMMARY = 'compile the train or scoring step for a TPU slice that is not there'
 
@@ -62,7 +62,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
   parser.description = _DESCRIPTION
   parser.epilog = _EPILOG
   parser.formatter_class = argparse.RawDescriptionHelpFormatter
-  train.add_gin_arguments(parser)
+  _gin.add_arguments(parser)
   parser.add_argument(
     '--run_mode',
     default='train',
@@ -180,10 +180,10 @@ def _run(args: argparse.Namespace) -> int:
       )
     on_host = args.topology.startswith('cpu:')
     topologies.use_no_accelerator(size if on_host else 1)
-    train.configure(args.gin_file, args.gin_bindings, args.gin_search_paths)
+    _gin.configure(args.gin_file, args.gin_bindings, args.gin_search_paths)
     _stand_in()
     asked = _asked_for(args)
-  except (train.ConfigurationError, topologies.TopologyError) as error:
+  except (_gin.ConfigurationError, topologies.TopologyError) as error:
     print(f't5score precompile: {error}', file=sys.stderr)
     return 2
   return _print_reports(args, asked, automatic)
@@ -258,7 +258,7 @@ def _asked_for(args: argparse.Namespace) -> Any:
       _lengths(args, None),
     )
   except precompile.PrecompileError as error:
-    raise train.ConfigurationError(str(error)) from error
+    raise _gin.ConfigurationError(str(error)) from error
   partitioner = _configured('partitioner')
   if args.partitions is not None:
     partitioner = dataclasses.replace(
@@ -290,8 +290,8 @@ def _configured(name: str) -> Any:
     # Copying is how gin evaluates what stands in a configuration.
     return copy.deepcopy(gin.query_parameter(f'loop.train.{name}'))
   except Exception as error:
-    raise train.ConfigurationError(
-      f'loop.train.{name}: {train._plain(error)}'
+    raise _gin.ConfigurationError(
+      f'loop.train.{name}: {_gin.plain(error)}'
     ) from error
 
 
@@ -301,7 +301,7 @@ def _macro(name: str, flag: str) -> Any:
   try:
     return copy.deepcopy(gin.query_parameter(f'%{name}'))
   except Exception:
-    raise train.ConfigurationError(
+    raise _gin.ConfigurationError(
       f'{name} has no value: give --gin.{name}=VALUE or {flag}'
     ) from None
 
@@ -316,7 +316,7 @@ def _lengths(
     if len(numbers) not in (2, 3) or min(numbers) < 1:
       raise ValueError
   except ValueError:
-    raise train.ConfigurationError(
+    raise _gin.ConfigurationError(
       f'--lengths={args.lengths}: write two or three numbers, as in 64,64 or '
       '64,64,8'
     ) from None

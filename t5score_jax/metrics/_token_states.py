@@ -1,4 +1,4 @@
-"""What metrics on token states share: pairs of texts, window by window.
+"""What metrics on encoders share: pairs of texts, window by window; signatures.
 
 BERTScore and MoverScore compare the states of a hypothesis with those of a
 reference. Here texts become states, each distinct one once in a window that
@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 
 from t5score_jax import encoding
+from t5score_jax.checkpoints import bundle as bundles
 from t5score_jax.checkpoints import encoders
 from t5score_jax.data import files
 from t5score_jax.data.records import Segment
@@ -28,6 +29,7 @@ from t5score_jax.metrics import base
 _WINDOW_BYTES = 2**29
 
 IDF_NONE, IDF_REFERENCES = 'none', 'references'
+REFERENCE_RULES = ('max', 'mean')
 
 
 @dataclasses.dataclass(frozen=True)
@@ -179,6 +181,27 @@ def load(name: str, model: str | os.PathLike[str] | None) -> Any:
       'XLM-R, as Hugging Face saves them) as the option model'
     )
   return encoders.load_encoder(model)
+
+
+def idf_name(setting: str) -> str:
+  """An ``idf`` option for a signature: the word, or the file's name."""
+  if setting in (IDF_NONE, IDF_REFERENCES):
+    return setting
+  return Path(setting).name
+
+
+def identity(name: object, model: Any) -> dict[str, str]:
+  """What tells a model apart in a signature.
+
+  Args:
+    name: What it is called.
+    model: Has ``params`` and a ``tokenizer``.
+  """
+  return {
+    'model': str(name),
+    'checkpoint': bundles.checkpoint_hash(model.params),
+    'vocabulary': model.tokenizer.fingerprint()[:12],
+  }
 
 
 def collect(values: np.ndarray, places: np.ndarray, rule: str) -> np.ndarray:

@@ -298,6 +298,12 @@ def format_signature(settings: Mapping[str, object]) -> str:
   return '|'.join(f'{key}:{value}' for key, value in pairs.items())
 
 
+def check_choice(option: str, value: str, choices: Sequence[str]) -> None:
+  """Raises ValueError unless an option has one of its values."""
+  if value not in choices:
+    raise ValueError(f'{option} {value!r}: use one of {", ".join(choices)}')
+
+
 def require_references(segments: Sequence[Segment], name: str) -> str:
   """Checks that every segment has a reference.
 

@@ -15,21 +15,18 @@ from __future__ import annotations
 import dataclasses
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from t5score_jax import buckets, encoding
-from t5score_jax.checkpoints import bundle as bundles
 from t5score_jax.data.files import open_text
 from t5score_jax.data.records import Segment
 from t5score_jax.data.subwords import Encoded
 from t5score_jax.metrics import _token_states as token_states
 from t5score_jax.metrics import base
 
-REFERENCE_RULES = ('max', 'mean')
 # Similarities held at a time.
 _BLOCK = 2**22
 _NAMES = ('precision', 'recall', 'f')
@@ -90,11 +87,9 @@ class Metric(base.Metric):
       FileNotFoundError: there is no such folder or file.
       ValueError: an option has a value that it can't have.
     """
-    if reference_rule not in REFERENCE_RULES:
-      raise ValueError(
-        f'reference_rule {reference_rule!r}: use one of '
-        f'{", ".join(REFERENCE_RULES)}'
-      )
+    base.check_choice(
+      'reference_rule', reference_rule, token_states.REFERENCE_RULES
+    )
     self._idf = token_states.check_idf(str(idf))
     bundle = token_states.load(self.name, model)
     self._encoder = encoding.TextEncoder(
@@ -111,27 +106,20 @@ class Metric(base.Metric):
     self.reference_rule = reference_rule
     self.progress: encoding.Progress | None = None
     self._width = bundle.config.emb_dim
-    self._model = {
-      'model': bundle.name,
-      'checkpoint': bundles.checkpoint_hash(bundle.params),
-      'vocabulary': bundle.tokenizer.fingerprint()[:12],
-    }
+    self._model = token_states.identity(bundle.name, bundle)
 
   def signature(self) -> str:
     """The settings and versions; that of scores says `nrefs` as well."""
     return self._sign_with({})
 
   def _sign_with(self, observed: Mapping[str, object]) -> str:
-    idf = self._idf
-    if idf not in (token_states.IDF_NONE, token_states.IDF_REFERENCES):
-      idf = Path(idf).name
     b = self.baseline
     return token_states.sign(
       {
         'metric': self.name,
         **self._model,
         'layer': self.layer,
-        'idf': idf,
+        'idf': token_states.idf_name(self._idf),
         'rescaled': f'{b.precision},{b.recall},{b.f}' if b else 'no',
         **observed,
         'length': self._encoder.max_length,

@@ -20,14 +20,13 @@ import jax
 import numpy as np
 
 from t5score_jax import encoding
-from t5score_jax.checkpoints import bundle as bundles
 from t5score_jax.checkpoints import comet, estimators
 from t5score_jax.data.records import Segment
+from t5score_jax.metrics import _token_states as token_states
 from t5score_jax.metrics import base
 from t5score_jax.nn import heads
 
 MEAN = 'mean'
-REFERENCE_RULES = ('max', 'mean')
 _ROWS = 4096
 
 
@@ -70,11 +69,9 @@ class Metric(base.Metric):
       ValueError: an option has a value that it can't have, or the model is
         damaged.
     """
-    if reference_rule not in REFERENCE_RULES:
-      raise ValueError(
-        f'reference_rule {reference_rule!r}: use one of '
-        f'{", ".join(REFERENCE_RULES)}'
-      )
+    base.check_choice(
+      'reference_rule', reference_rule, token_states.REFERENCE_RULES
+    )
     found = load(model, tokenizer, layer_transformation)
     outputs = found.config.outputs
     if output != MEAN and output not in outputs:
@@ -95,11 +92,9 @@ class Metric(base.Metric):
       batch_tokens=batch_tokens,
       dtype=dtype,
     )
-    self._model = {
-      'model': str(found.settings.get('name') or Path(str(model)).name),
-      'checkpoint': bundles.checkpoint_hash(found.params),
-      'vocabulary': found.tokenizer.fingerprint()[:12],
-    }
+    self._model = token_states.identity(
+      found.settings.get('name') or Path(str(model)).name, found
+    )
 
   def signature(self) -> str:
     """The settings and versions; that of scores says `nrefs` as well."""
@@ -109,17 +104,14 @@ class Metric(base.Metric):
     mixed = (
       self._config.layer_transformation if self._config.layer == 'mix' else ''
     )
-    return base.format_signature(
+    return token_states.sign(
       {
         'metric': self.name,
-        **{
-          k: v.replace('|', '_').replace(' ', '_')
-          for k, v in self._model.items()
-        },
+        **self._model,
         'output': self.output,
-        'conditioning': 'source+reference'
-        if self._config.reference
-        else 'source',
+        'conditioning': (
+          'source+reference' if self._config.reference else 'source'
+        ),
         **({'mix': mixed} if mixed else {}),
         **observed,
         'length': self._encoder.max_length,

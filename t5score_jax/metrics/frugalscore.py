@@ -16,15 +16,12 @@ import jax
 import numpy as np
 
 from t5score_jax import encoding
-from t5score_jax.checkpoints import bundle as bundles
 from t5score_jax.checkpoints import miniatures
 from t5score_jax.checkpoints.encoders import EncoderBundle
 from t5score_jax.data.records import Segment
 from t5score_jax.metrics import _token_states as token_states
 from t5score_jax.metrics import base
 from t5score_jax.nn import cross_encoder
-
-REFERENCE_RULES = ('max', 'mean')
 
 
 class Metric(base.Metric):
@@ -59,11 +56,9 @@ class Metric(base.Metric):
       ValueError: an option has a value that it can't have, or the model is
         damaged.
     """
-    if reference_rule not in REFERENCE_RULES:
-      raise ValueError(
-        f'reference_rule {reference_rule!r}: use one of '
-        f'{", ".join(REFERENCE_RULES)}'
-      )
+    base.check_choice(
+      'reference_rule', reference_rule, token_states.REFERENCE_RULES
+    )
     if not model:
       raise ValueError(
         'FrugalScore needs a model: give the folder of a miniature as the '
@@ -77,11 +72,7 @@ class Metric(base.Metric):
     self._scorer = PairScorer(
       found, max_length=max_length, batch_tokens=batch_tokens, dtype=dtype
     )
-    self._model = {
-      'model': str(found.settings['name']),
-      'checkpoint': bundles.checkpoint_hash(found.params),
-      'vocabulary': found.tokenizer.fingerprint()[:12],
-    }
+    self._model = token_states.identity(found.settings['name'], found)
 
   def signature(self) -> str:
     """The settings and versions; that of scores says `nrefs` as well."""

@@ -22,20 +22,17 @@ import functools
 import os
 import string
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from t5score_jax import encoding
-from t5score_jax.checkpoints import bundle as bundles
 from t5score_jax.data.records import Segment
 from t5score_jax.data.subwords import Encoded
 from t5score_jax.metrics import _token_states as token_states
 from t5score_jax.metrics import base
 
 VERSIONS = ('v2', 'v1')
-REFERENCE_RULES = ('max', 'mean')
 _V1_LAYERS = 5
 _PUNCTUATION = frozenset(string.punctuation)
 
@@ -80,12 +77,10 @@ class Metric(base.Metric):
       FileNotFoundError: there is no such folder or file.
       ValueError: an option has a value that it can't have.
     """
-    for option, value, choices in (
-      ('version', version, VERSIONS),
-      ('reference_rule', reference_rule, REFERENCE_RULES),
-    ):
-      if value not in choices:
-        raise ValueError(f'{option} {value!r}: use one of {", ".join(choices)}')
+    base.check_choice('version', version, VERSIONS)
+    base.check_choice(
+      'reference_rule', reference_rule, token_states.REFERENCE_RULES
+    )
     if ngram < 1:
       raise ValueError(f'ngram {ngram}: at least 1')
     self._idf = token_states.check_idf(str(idf))
@@ -104,27 +99,20 @@ class Metric(base.Metric):
     self.reference_rule = reference_rule
     self.progress: encoding.Progress | None = None
     self._width = bundle.config.emb_dim * len(self._encoder.layers)
-    self._model = {
-      'model': bundle.name,
-      'checkpoint': bundles.checkpoint_hash(bundle.params),
-      'vocabulary': bundle.tokenizer.fingerprint()[:12],
-    }
+    self._model = token_states.identity(bundle.name, bundle)
 
   def signature(self) -> str:
     """The settings and versions; that of scores says `nrefs` as well."""
     return self._sign_with({})
 
   def _sign_with(self, observed: Mapping[str, object]) -> str:
-    idf = self._idf
-    if idf not in (token_states.IDF_NONE, token_states.IDF_REFERENCES):
-      idf = Path(idf).name
     return token_states.sign(
       {
         'metric': self.name,
         **self._model,
         'variant': self.version,
         'ngram': self.ngram,
-        'idf': idf,
+        'idf': token_states.idf_name(self._idf),
         **observed,
         'length': self._encoder.max_length,
         'dtype': self._encoder.dtype,

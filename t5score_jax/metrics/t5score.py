@@ -116,13 +116,13 @@ class Metric(base.Metric):
       ValueError: an option has a value that it can't have, or the model's
         folder is damaged.
     """
-    _check_choice('reference_rule', reference_rule, REFERENCE_RULES)
-    _check_choice('dtype', dtype, scoring.DTYPES)
+    base.check_choice('reference_rule', reference_rule, REFERENCE_RULES)
+    base.check_choice('dtype', dtype, scoring.DTYPES)
     if direction is not None:
-      _check_choice('direction', direction, DIRECTIONS)
+      base.check_choice('direction', direction, DIRECTIONS)
     bundle = load_model(model)
     direction = direction or bundle.settings.get('direction', 'f')
-    _check_choice('direction', direction, DIRECTIONS)
+    base.check_choice('direction', direction, DIRECTIONS)
     if direction == 'source':
       direction, source_based = 'f', True
     if source_based and direction == 'ref_src':
@@ -324,8 +324,3 @@ def model_folder(name_or_path: str | os.PathLike[str]) -> Path:
       + (f'; did you mean {close[0]!r}?' if close else '')
     )
   return path
-
-
-def _check_choice(name: str, value: str, choices: Sequence[str]) -> None:
-  if value not in choices:
-    raise ValueError(f'{name} {value!r}: use one of {", ".join(choices)}')

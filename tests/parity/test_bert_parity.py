@@ -5,7 +5,7 @@ import pytest
 import torch
 import transformers
 
-from t5score_jax.checkpoints import encoders
+from t5score_jax.checkpoints import encoders, huggingface_weights
 from t5score_jax.data import subwords
 from t5score_jax.metrics import base
 from t5score_jax.nn import bert
@@ -100,8 +100,8 @@ def test_import_of_random_models(kind, tmp_path):
   model = tiny(kind)
   model.save_pretrained(tmp_path)
   config = encoders.read_config(tmp_path)
-  with encoders.open_weights(tmp_path) as weights:
-    params = encoders.read_params(config, weights)
+  weights = huggingface_weights.open_folder(tmp_path)
+  params = encoders.read_params(config, weights)
   ids = tokens(config.pad_id)
   ours = bert.hidden_states(
     params, config, ids, layers=range(config.num_layers + 1)
@@ -110,12 +110,30 @@ def test_import_of_random_models(kind, tmp_path):
   close(np.asarray(ours), theirs, ids, config.pad_id)
 
 
+def test_torch_files_are_read_as_well(tmp_path):
+  """`pytorch_model.bin`, as old folders have it."""
+  model = tiny('roberta')
+  model.save_pretrained(tmp_path)
+  config = encoders.read_config(tmp_path)
+  safe = huggingface_weights.open_folder(tmp_path)
+  want = encoders.read_params(config, safe)
+  (tmp_path / huggingface_weights.SAFETENSORS).unlink()
+  torch.save(model.state_dict(), tmp_path / huggingface_weights.BIN)
+  found = encoders.read_params(
+    config, huggingface_weights.open_folder(tmp_path)
+  )
+  for name, _, _ in encoders.parameter_names(config):
+    np.testing.assert_array_equal(
+      encoders._get(found, name), encoders._get(want, name)
+    )
+
+
 def test_segments(tmp_path):
   model = tiny('bert')
   model.save_pretrained(tmp_path)
   config = encoders.read_config(tmp_path)
-  with encoders.open_weights(tmp_path) as weights:
-    params = encoders.read_params(config, weights)
+  weights = huggingface_weights.open_folder(tmp_path)
+  params = encoders.read_params(config, weights)
   ids = tokens(0)
   types = (np.arange(12) > 4).astype(np.int64) * (ids != 0)
   ours = bert.hidden_states(params, config, ids, types)
@@ -127,8 +145,8 @@ def test_export_loads_and_round_trips(kind, tmp_path):
   model = tiny(kind)
   model.save_pretrained(tmp_path / 'a')
   config = encoders.read_config(tmp_path / 'a')
-  with encoders.open_weights(tmp_path / 'a') as weights:
-    params = encoders.read_params(config, weights)
+  weights = huggingface_weights.open_folder(tmp_path / 'a')
+  params = encoders.read_params(config, weights)
   (tmp_path / 'b').mkdir()
   encoders.write_folder(
     tmp_path / 'b',
@@ -147,8 +165,8 @@ def test_export_loads_and_round_trips(kind, tmp_path):
     all_states(model, ids, config.pad_id),
     atol=1e-6,
   )
-  with encoders.open_weights(tmp_path / 'b') as weights:
-    back = encoders.read_params(encoders.read_config(tmp_path / 'b'), weights)
+  weights = huggingface_weights.open_folder(tmp_path / 'b')
+  back = encoders.read_params(encoders.read_config(tmp_path / 'b'), weights)
   for name, _, _ in encoders.parameter_names(config):
     np.testing.assert_array_equal(
       encoders._get(back, name), encoders._get(params, name)

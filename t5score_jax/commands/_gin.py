@@ -1,0 +1,178 @@
+"""Gin files and flags, as T5X takes them, for the verbs that are configured so.
+
+Declares the flags, makes gin's configuration of them, and says in one line what
+is wrong with it. Not here: what a verb does with the configuration.
+"""
+
+from __future__ import annotations
+
+import argparse
+import difflib
+import logging
+import re
+import sys
+from pathlib import Path
+from typing import Any
+
+_BINDING = '--gin.NAME'
+# What gin and the modules that it imports raise at a wrong configuration.
+_WRONG = (
+  OSError,
+  ValueError,
+  TypeError,
+  SyntaxError,
+  ImportError,
+  AttributeError,
+  NameError,
+  RuntimeError,
+)
+
+
+class ConfigurationError(ValueError):
+  """What is wrong with the gin files or flags, for a person."""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+  """Declares the flags that say what to train, in any verb."""
+  parser.add_argument(
+    '--gin_file',
+    action='append',
+    default=[],
+    metavar='FILE',
+    help='configuration; may be given several times, the later wins; looked '
+    'for in --gin_search_paths, here, and among the files of the package',
+  )
+  parser.add_argument(
+    _BINDING,
+    dest='gin_bindings',
+    action='append',
+    default=[],
+    metavar='VALUE',
+    help='sets the macro or parameter NAME, as in --gin.TRAIN_STEPS=1000 or '
+    '--gin.loop.Cadence.log_every=10',
+  )
+  parser.add_argument(
+    '--gin_search_paths',
+    default='',
+    metavar='DIR,...',
+    help='folders in which gin files are looked for first',
+  )
+  # argparse knows no options with a free part: --gin.A=1 becomes
+  # --gin.NAME=A=1 before it looks.
+  parse = parser.parse_known_args
+
+  def parse_known_args(args: Any = None, namespace: Any = None) -> Any:
+    args = sys.argv[1:] if args is None else args
+    return parse([_named(text) for text in args], namespace)
+
+  parser.parse_known_args = parse_known_args  # type: ignore[method-assign]
+
+
+def configure(
+  gin_files: list[str], bindings: list[str], search_paths: str = ''
+) -> None:
+  """Makes gin's global configuration anew.
+
+  Args:
+    gin_files: Files, the later wins.
+    bindings: 'NAME=VALUE' each, which win over files.
+    search_paths: Folders, separated by commas.
+
+  Raises:
+    ConfigurationError: What is wrong, where, and what to do.
+  """
+  import gin
+
+  # Gin reports a missing file to the log as well.
+  logging.getLogger().setLevel(logging.CRITICAL)
+  if not gin_files:
+    raise ConfigurationError(
+      'no configuration: give at least one --gin_file (see --help)'
+    )
+  gin.clear_config()
+  folders = [folder for folder in search_paths.split(',') if folder]
+  for folder in folders:
+    if not Path(folder).is_dir():
+      raise ConfigurationError(f'--gin_search_paths: no folder {folder}')
+  # The one that was added last is searched first.
+  for folder in [str(packaged_folder()), '', *reversed(folders)]:
+    gin.add_config_file_search_path(folder)
+  try:
+    # Not finalized: a macro that this run never reads needs no value.
+    gin.parse_config_files_and_bindings(
+      gin_files, [_checked(text) for text in bindings], finalize_config=False
+    )
+  except _WRONG as error:
+    raise ConfigurationError(plain(error)) from error
+  _check_macros(bindings, gin.config_str())
+
+
+def packaged_folder() -> Path:
+  """The folder of the gin files that come with the package."""
+  from t5score_jax import gin_configs
+
+  return Path(next(iter(gin_configs.__path__)))
+
+
+def _named(text: str) -> str:
+  match = re.match(r'--gin\.([^=]+)=', text)
+  return f'{_BINDING}={text[len("--gin.") :]}' if match else text
+
+
+def _checked(text: str) -> str:
+  """A binding from the command line, its value tried by itself."""
+  import gin
+
+  name, equals, value = text.partition('=')
+  if not equals:
+    raise ConfigurationError(
+      f'--gin.{name}: write --gin.NAME=VALUE, in one word'
+    )
+  try:
+    gin.config.parse_value(value)
+  except (SyntaxError, ValueError):
+    raise ConfigurationError(
+      f'--gin.{name}={value}: the value is not one that gin reads; a string '
+      f'needs quotes of its own: --gin.{name}="\'{value}\'"'
+    ) from None
+  return f'{name} = {value}'
+
+
+def _check_macros(bindings: list[str], config: str) -> None:
+  """A macro that nothing uses is a typing error, not a wish."""
+  used = set(re.findall(r'%([A-Za-z_][\w.]*)', config))
+  for binding in bindings:
+    name = binding.partition('=')[0].strip()
+    if '.' not in name and name not in used:
+      close = difflib.get_close_matches(name, used, n=1)
+      hint = f' did you mean {close[0]}?' if close else ''
+      raise ConfigurationError(
+        f'--gin.{name}: nothing in the gin files uses {name};{hint} These '
+        f'are used: {", ".join(sorted(used))}'
+      )
+
+
+def plain(error: Exception) -> str:
+  """Gin's words in one line, with what to do."""
+  text = str(error).strip()
+  if match := re.search(r"'macro' \(.*\) in scope '([\w.]+)'", text):
+    return f'{match[1]} has no value: give --gin.{match[1]}=VALUE'
+  if match := re.search(r'Unable to open file: (\S+)\. Searched.*', text):
+    where = f'looked for here, in --gin_search_paths and in {packaged_folder()}'
+    text = text.replace(match[0], f'no gin file {match[1]}; {where}')
+  if isinstance(error, ImportError):
+    text = f'a gin file imports what is not installed: {text}'
+  return in_one_line(text)
+
+
+def in_one_line(text: str) -> str:
+  """Puts what gin adds about places into brackets, and leaves out its calls."""
+  text = re.sub(r'\n\s*In call to configurable .*', '', text)
+  # The line itself, perhaps with a mark under the place in it, comes after.
+  line = r'(?:\n    (.*))?(?:\n[ ^]*(?=\n|$))?'
+  text = re.sub(
+    r'\n\s*In file "(.*)", line (\d+)' + line, r' (\1, line \2: \3)', text
+  )
+  text = re.sub(r'\n\s*In bindings string line \d+' + line, r' (\1)', text)
+  module = r"; <module '([\w.]+)' from .*?> has no attribute (\w+)\."
+  return re.sub(module, r': \1 has no \2', text)
