@@ -408,3 +408,17 @@ def test_upward_and_sideways_imports_are_reported():
 def test_reached_goes_through_the_library():
   sources = {'p.a': 'from p import b', 'p.b': 'def f():\n  import seqio'}
   assert reached('p.a', sources) == {'p.b': 'p.a:1', 'seqio': 'p.b:2'}
+
+
+def test_parity_tests_are_collected_without_what_they_compare_with():
+  """`make test` collects them in an environment without the parity extra."""
+  heavy = {'torch', 'transformers', 'bert_score'}
+  for path in sorted((ROOT / 'tests').rglob('test_*.py')):
+    for node in ast.parse(path.read_text()).body:
+      names = []
+      if isinstance(node, ast.Import):
+        names = [alias.name for alias in node.names]
+      elif isinstance(node, ast.ImportFrom):
+        names = [node.module or '']
+      found = heavy & {name.partition('.')[0] for name in names}
+      assert not found, f'{path}: use pytest.importorskip for {sorted(found)}'

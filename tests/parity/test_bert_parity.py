@@ -2,14 +2,14 @@
 
 import numpy as np
 import pytest
-import torch
-import transformers
 
 from t5score_jax.checkpoints import encoders, huggingface_weights
 from t5score_jax.data import subwords
 from t5score_jax.metrics import base
 from t5score_jax.nn import bert
 
+torch = pytest.importorskip('torch')
+transformers = pytest.importorskip('transformers')
 pytestmark = pytest.mark.parity
 
 TINY = {

@@ -3,12 +3,12 @@
 import numpy as np
 import pytest
 import test_miniatures
-import torch
-import transformers
 
 from t5score_jax.checkpoints import miniatures
 from t5score_jax.metrics import base
 
+torch = pytest.importorskip('torch')
+transformers = pytest.importorskip('transformers')
 pytestmark = pytest.mark.parity
 
 
