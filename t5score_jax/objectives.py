@@ -272,3 +272,22 @@ def group_margin(
   valid = (gap > min_gap) * mask[:, :, None] * mask[:, None, :]
   valid = valid.astype(scores.dtype)
   return jnp.sum(jnp.maximum(0.0, loss) * valid), jnp.sum(valid)
+
+
+def mse(predictions: Array, ratings: Array) -> tuple[Array, Array]:
+  """Mean square error (FrugalScore, equation 5) over what was rated.
+
+  Args:
+    predictions: [batch, outputs].
+    ratings: [batch, outputs]; NaN where a dimension was not rated, which then
+      counts for nothing.
+
+  Returns:
+    The loss's sum and its weight, the number of ratings.
+  """
+  rated = ~jnp.isnan(ratings)
+  # The gap itself is masked: a NaN that is only multiplied by 0 stays one, in
+  # gradients too.
+  gap = predictions - jnp.where(rated, ratings, 0.0)
+  gap = jnp.where(rated, gap, 0.0)
+  return jnp.sum(jnp.square(gap)), jnp.sum(rated).astype(predictions.dtype)

@@ -144,6 +144,19 @@ def pool(states: Array, mask: Array, pooling: str) -> Array:
   return total / jnp.maximum(jnp.sum(mask, axis=-1), 1)[..., None]
 
 
+def _normed(config: EstimatorConfig, states: Array, mask: Array) -> Array:
+  """Normalises each layer over a text's tokens and features, if asked for."""
+  states = states.astype(jnp.float32)
+  if not config.layer_norm:
+    return states
+  inside = mask.astype(jnp.float32)[..., None]
+  count = jnp.sum(inside, axis=(-2, -1), keepdims=True) * states.shape[-1]
+  mean = jnp.sum(states * inside, axis=(-2, -1), keepdims=True) / count
+  centred = (states - mean) * inside
+  variance = jnp.sum(centred**2, axis=(-2, -1), keepdims=True) / count
+  return (states - mean) / jnp.sqrt(variance + _NORM_EPSILON)
+
+
 def mix(
   params: Params, config: EstimatorConfig, states: Array, mask: Array
 ) -> Array:
@@ -158,16 +171,53 @@ def mix(
   Returns:
     float32 [batch, length, emb_dim].
   """
-  states = states.astype(jnp.float32)
-  if config.layer_norm:
-    inside = mask.astype(jnp.float32)[..., None]
-    count = jnp.sum(inside, axis=(-2, -1), keepdims=True) * states.shape[-1]
-    mean = jnp.sum(states * inside, axis=(-2, -1), keepdims=True) / count
-    centred = (states - mean) * inside
-    variance = jnp.sum(centred**2, axis=(-2, -1), keepdims=True) / count
-    states = (states - mean) / jnp.sqrt(variance + _NORM_EPSILON)
+  states = _normed(config, states, mask)
   weights = layer_weights(params['scalars'], config.layer_transformation)
   return params['gamma'] * jnp.einsum('L,Lble->ble', weights, states)
+
+
+def layer_vectors(config: EstimatorConfig, states: Array, mask: Array) -> Array:
+  """Pools each layer by itself, before the mix.
+
+  Averages and first tokens commute with the mix, so that a frozen encoder's
+  work on a text can be kept while the mix is still learned.
+
+  Args:
+    config: says how layers are normalised and pooled.
+    states: [layers, batch, length, emb_dim].
+    mask: [batch, length].
+
+  Returns:
+    float32 [batch, layers, emb_dim], for ``mix_vectors``.
+
+  Raises:
+    ValueError: pooling by maxima, which depends on the mix.
+  """
+  if config.layer == 'mix':
+    if config.pooling == 'max':
+      raise ValueError("pooling='max': layers cannot be pooled before the mix")
+    states = _normed(config, states, mask)
+  return jnp.swapaxes(pool(states, mask, config.pooling), 0, 1)
+
+
+def mix_vectors(
+  params: Params, config: EstimatorConfig, vectors: Array
+) -> Array:
+  """The vectors that ``embed`` would give, from those of ``layer_vectors``.
+
+  Args:
+    params: 'mix' where layers are mixed.
+    config: the estimator.
+    vectors: [batch, layers, emb_dim].
+
+  Returns:
+    float32 [batch, emb_dim].
+  """
+  if config.layer != 'mix':
+    return vectors[:, 0]
+  mixed = params['mix']
+  weights = layer_weights(mixed['scalars'], config.layer_transformation)
+  return mixed['gamma'] * jnp.einsum('L,bLe->be', weights, vectors)
 
 
 def embed(
