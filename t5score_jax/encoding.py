@@ -2,12 +2,14 @@
 
 Each distinct text is encoded once, the longest first, in batches of few shapes
 (``buckets.py``) on all local devices. Not here: what is made of the states
-(``metrics/bertscore.py`` and its kin), nor T5 (``scoring.py``).
+(``embedding.py``, ``metrics/bertscore.py`` and its kin), nor T5
+(``scoring.py``).
 """
 
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -17,10 +19,9 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from t5score_jax import buckets, compilation_cache
-from t5score_jax.checkpoints import estimators
 from t5score_jax.checkpoints.encoders import EncoderBundle
 from t5score_jax.data.subwords import Encoded
-from t5score_jax.nn import bert, heads
+from t5score_jax.nn import bert
 
 DTYPES = ('float32', 'bfloat16')
 _BATCH_TOKENS = {'cpu': 2048}
@@ -106,7 +107,7 @@ class TextEncoder:
     everywhere = NamedSharding(mesh, PartitionSpec())
     self._params = jax.device_put(self._all_params(bundle), everywhere)
     self._rate = _RATE.get(platform, _ACCELERATOR_RATE)
-    self._programs: dict[tuple[int, int], Callable[..., jax.Array]] = {}
+    self._programs: dict[tuple[str, int, int], Callable[..., jax.Array]] = {}
 
   def tokenize(self, texts: Sequence[str]) -> list[Encoded]:
     """Encodes texts as ids, cut to ``max_length``."""
@@ -137,48 +138,56 @@ class TextEncoder:
     self,
     ids: Sequence[Sequence[int]],
     types: Sequence[Sequence[int]] | None = None,
+    kind: str = 'states',
   ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
     """Encodes sequences of ids, the longest first.
 
     Args:
       ids: N sequences, none longer than ``max_length``.
       types: their segments; all 0 by default.
+      kind: what is made of them; a subclass may know others.
 
     Yields:
       Indices into ``ids`` [n], and float32 states [layers, n, length,
-      emb_dim], of which those of padding mean nothing.
+      emb_dim], of which those of padding mean nothing; or whatever ``kind``
+      gives.
     """
     if not ids:
       return
     lengths = np.array([len(row) for row in ids])
     order = np.argsort(-lengths, kind='stable')
     waiting: tuple[np.ndarray, jax.Array] | None = None
-    for chosen, rows, length in self._plan(lengths, order):
+    for chosen, rows, length in self._plan(lengths, order, kind):
       tokens = np.full((rows, length), self._config.pad_id, np.int32)
       segments = np.zeros((rows, length), np.int32)
       for row, index in enumerate(chosen):
         tokens[row, : lengths[index]] = ids[index]
         if types is not None:
           segments[row, : lengths[index]] = types[index]
-      program = self._program(rows, length)
+      program = self._program(kind, rows, length)
       states = program(
         self._params, *jax.device_put((tokens, segments), self._rows)
       )
       if waiting is not None:
-        yield self._fetched(*waiting)
+        yield self._fetched(kind, *waiting)
       waiting = chosen, states
     if waiting is not None:
-      yield self._fetched(*waiting)
+      yield self._fetched(kind, *waiting)
 
   # What a subclass makes of the states: the program, its weights, and on
   # which axis of the result rows stand.
-  _row_axis = 1
+  def _row_axis(self, kind: str) -> int:
+    return 1
 
   def _all_params(self, bundle: Any) -> Mapping[str, Any]:
     return dict(bundle.params)
 
   def _apply(
-    self, params: Mapping[str, Any], tokens: jax.Array, types: jax.Array
+    self,
+    kind: str,
+    params: Mapping[str, Any],
+    tokens: jax.Array,
+    types: jax.Array,
   ) -> jax.Array:
     states = bert.hidden_states(
       params, self._config, tokens, types, self.layers
@@ -186,14 +195,14 @@ class TextEncoder:
     return states.astype(jnp.float32)
 
   def _fetched(
-    self, chosen: np.ndarray, result: jax.Array
+    self, kind: str, chosen: np.ndarray, result: jax.Array
   ) -> tuple[np.ndarray, np.ndarray]:
     found = np.asarray(result)
-    index = (slice(None),) * self._row_axis + (slice(0, len(chosen)),)
+    index = (slice(None),) * self._row_axis(kind) + (slice(0, len(chosen)),)
     return chosen, found[index]
 
   def _plan(
-    self, lengths: np.ndarray, order: np.ndarray
+    self, lengths: np.ndarray, order: np.ndarray, kind: str
   ) -> Iterator[tuple[np.ndarray, int, int]]:
     """Yields (indices, rows, length) of batches, the longest first."""
     rungs = np.array(buckets.ladder(self.max_length))
@@ -202,7 +211,7 @@ class TextEncoder:
     depth = max(self.layers)
     token = depth * (4 * c.emb_dim**2 + 2 * c.emb_dim * c.mlp_dim) / self._rate
     weights = {int(r): token * int(np.sum(needed == r)) for r in set(needed)}
-    ready = {length for _, length in self._programs}
+    ready = {length for k, _, length in self._programs if k == kind}
     chosen = np.array(buckets.choose_rungs(weights, _COMPILE_SECONDS, ready))
     length_of = chosen[np.searchsorted(chosen, lengths)]
     for length in sorted(set(length_of.tolist()), reverse=True):
@@ -217,24 +226,22 @@ class TextEncoder:
       rows = buckets.SMALL_ROWS
     return -(-rows // self._count) * self._count
 
-  def _program(self, rows: int, length: int) -> Callable[..., jax.Array]:
-    shape = rows, length
-    if shape not in self._programs:
-      ids = jax.ShapeDtypeStruct(shape, jnp.int32, sharding=self._rows)
+  def _program(
+    self, kind: str, rows: int, length: int
+  ) -> Callable[..., jax.Array]:
+    key = kind, rows, length
+    if key not in self._programs:
+      ids = jax.ShapeDtypeStruct((rows, length), jnp.int32, sharding=self._rows)
+      spec = PartitionSpec(*[None] * self._row_axis(kind), 'data')
+      program = jax.jit(
+        functools.partial(self._apply, kind),
+        out_shardings=NamedSharding(self._mesh, spec),
+      )
       precision = 'float32' if self.dtype == 'float32' else 'default'
       # Products in less than float32 are what accelerators do unless told.
       with jax.default_matmul_precision(precision):
-        self._programs[shape] = (
-          jax.jit(
-            self._apply,
-            out_shardings=NamedSharding(
-              self._mesh, PartitionSpec(*[None] * self._row_axis, 'data')
-            ),
-          )
-          .lower(self._params, ids, ids)
-          .compile()
-        )
-    return self._programs[shape]
+        self._programs[key] = program.lower(self._params, ids, ids).compile()
+    return self._programs[key]
 
 
 def resolve_layers(layers: Sequence[int], depth: int) -> tuple[int, ...]:
@@ -251,52 +258,3 @@ def resolve_layers(layers: Sequence[int], depth: int) -> tuple[int, ...]:
   if not layers:
     raise ValueError('no layers: give at least one')
   return tuple(sorted({n % (depth + 1) for n in layers}))
-
-
-class TextEmbedder(TextEncoder):
-  """As ``TextEncoder``, but one vector a text: mixed and pooled on the device.
-
-  Args:
-    model: an estimator; its encoder, mix and pooling are used.
-    **options: see ``TextEncoder``; layers are the estimator's.
-  """
-
-  _row_axis = 0
-
-  def __init__(self, model: estimators.Estimator, **options: Any):
-    self._estimator = dataclasses.replace(
-      model.config,
-      encoder=dataclasses.replace(
-        model.config.encoder, dtype=options.get('dtype', 'float32')
-      ),
-    )
-    bundle = EncoderBundle(
-      model.config.encoder, model.params, model.tokenizer, ''
-    )
-    super().__init__(bundle, model.config.layers, **options)
-
-  def _apply(
-    self, params: Mapping[str, Any], tokens: jax.Array, types: jax.Array
-  ) -> jax.Array:
-    del types  # one text a sequence
-    return heads.embed(params, self._estimator, tokens)
-
-  def vectors(
-    self, texts: Sequence[str], progress: Progress | None = None
-  ) -> tuple[np.ndarray, int]:
-    """Vectors of texts, and how many distinct texts were cut.
-
-    Returns:
-      float32 [N, emb_dim] in the order of the texts; an int.
-    """
-    distinct = {text: n for n, text in enumerate(dict.fromkeys(texts))}
-    encoded = self.tokenize(list(distinct))
-    found = np.zeros((len(distinct), self._config.emb_dim), np.float32)
-    done = 0
-    for chosen, vectors in self.run([e.ids for e in encoded]):
-      found[chosen] = vectors
-      done += len(chosen)
-      if progress:
-        progress(done, len(distinct))
-    rows = np.array([distinct[text] for text in texts], np.int64)
-    return found[rows], sum(e.cut for e in encoded)

@@ -71,6 +71,7 @@ class PairScores:
   Attributes:
     values: float32 [N], mean log-probability a target token; at most 0.
     truncated: how many distinct texts were longer than max_length, and cut.
+    texts: how many distinct texts there are.
     lengths: int64 [N], tokens of each target.
     token_log_probs: for each pair float32 [target tokens], in the target's
       order with ``</s>`` last; None unless asked for.
@@ -78,6 +79,7 @@ class PairScores:
 
   values: np.ndarray
   truncated: int
+  texts: int
   lengths: np.ndarray
   token_log_probs: list[np.ndarray] | None = None
 
@@ -257,6 +259,7 @@ class Scorer:
     return PairScores(
       known.values[inverse],
       int(cut.sum()),
+      len(texts),
       known.lengths[inverse],
       None if known.tokens is None else [known.tokens[i] for i in inverse],
     )

@@ -28,7 +28,7 @@ FOLDERS = {
 LEVELS: dict[int, list[str]] = {
   0: [
     't5score_jax',
-    'data.files data.tables data.records data.vocab data.subwords',
+    'data.files data.tables data.records data.vocab data.subwords data.windows',
     'nn.axes nn.layers',
     'buckets compilation_cache',
     'rendezvous lifeline process_settings processes balance',
@@ -52,14 +52,16 @@ LEVELS: dict[int, list[str]] = {
   2: [
     'nn.copy_init',
     'models',
-    'training.inputs training.feeding training.bucketing training.reports'
-    ' training.stopping',
+    'regressors',
+    'training.inputs training.feeding training.bucketing training.texts'
+    ' training.reports training.stopping',
     'checkpoints.weights checkpoints.layouts checkpoints.formats'
     ' checkpoints.folders checkpoints.selection checkpoints.safetensors_files'
     ' checkpoints.stores checkpoints.bundle checkpoints.t5x checkpoints.orbax'
     ' checkpoints.torch_files checkpoints.torch_writer'
     ' checkpoints.huggingface_weights checkpoints.encoders'
     ' checkpoints.estimators checkpoints.comet checkpoints.miniatures'
+    ' checkpoints.descriptions'
     ' checkpoints.huggingface_names checkpoints.huggingface_config'
     ' checkpoints.huggingface_tokenizer checkpoints.huggingface_card'
     ' checkpoints.huggingface checkpoints.convert',
@@ -78,7 +80,7 @@ LEVELS: dict[int, list[str]] = {
   ],
   3: [
     'checkpoints.native',
-    'placement search scoring generation encoding',
+    'placement search scoring generation encoding embedding',
     'module_models',
   ],
   4: [
@@ -89,7 +91,7 @@ LEVELS: dict[int, list[str]] = {
     ' metrics.rouge metrics._token_states metrics.bertscore'
     ' metrics.moverscore metrics.comes metrics.frugalscore',
   ],
-  5: ['training.evaluators', 'inference'],
+  5: ['training.evaluators training.regression', 'inference'],
   6: [
     'commands._board_parser commands._board_add commands._board_init'
     ' commands._board_show commands._board_site commands.board',

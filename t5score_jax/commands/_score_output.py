@@ -97,11 +97,10 @@ def summary(
     lines = _aligned(rows)
   else:
     lines.append('no segments')
-  if scores.truncated:
-    one = scores.truncated == 1
+  if scores.cut:
     lines.append(
-      f'cut: {scores.truncated} {"text was" if one else "texts were"} longer '
-      'than the model reads (length in the signature)'
+      f'cut: {scores.cut} longer than the model reads (length in the '
+      'signature)'
     )
   lines += [f'note: {note}' for note in scores.notes]
   lines.append(f'signature: {scores.signature}')

@@ -333,8 +333,8 @@ def _from_texts(args: argparse.Namespace) -> tuple[_Systems, list[str]]:
   metric = score_verb.load(args.model, score_verb.metric_options(args))
   scored = metric.score_segments(segments)
   notes = [f'{args.model}: {scored.signature}', *scored.notes, *notes]
-  if scored.truncated:
-    notes.append(f'{scored.truncated} texts were cut to the greatest length')
+  if scored.cut:
+    notes.append(f'cut to the greatest length: {scored.cut}')
   return {
     pair: [_system(name, scored, rows) for name, rows in systems.items()]
     for pair, systems in chosen.items()

@@ -69,7 +69,11 @@ class Scores:
     signature: `key:value|key:value|...`, enough to reproduce the scores.
     components: What the scores are made of, float [N] each, by name; for
       example precision and recall.
-    truncated: How many texts were longer than the metric reads, and were cut.
+    truncated: How many distinct texts were longer than the metric reads, and
+      were cut.
+    texts: How many distinct texts there were, for the share of those that were
+      cut; pairs of them, where a metric reads two as one. 0 where nobody
+      counted.
     notes: Further things to tell the user, a sentence each.
     corpus: How a system's value is computed; None means the mean of `values`.
   """
@@ -78,6 +82,7 @@ class Scores:
   signature: str
   components: Mapping[str, np.ndarray] = dataclasses.field(default_factory=dict)
   truncated: int = 0
+  texts: int = 0
   notes: tuple[str, ...] = ()
   corpus: Corpus | None = None
 
@@ -107,6 +112,11 @@ class Scores:
 
   def __len__(self) -> int:
     return len(self.values)
+
+  @property
+  def cut(self) -> str:
+    """How many texts were cut, in words with their share; '' for none."""
+    return share(self.truncated, self.texts) if self.truncated else ''
 
   @property
   def system(self) -> float:
@@ -296,6 +306,13 @@ def format_signature(settings: Mapping[str, object]) -> str:
     if '|' in f'{key}{value}' or ':' in key or '\n' in f'{value}':
       raise ValueError(f'{key!r}: {value!r} cannot stand in a signature')
   return '|'.join(f'{key}:{value}' for key, value in pairs.items())
+
+
+def share(part: int, whole: int) -> str:
+  """`'3 of 40 texts (7.5%)'`; without the share where the whole is 0."""
+  if not whole:
+    return f'{part} {"text" if part == 1 else "texts"}'
+  return f'{part} of {whole} texts ({100 * part / whole:.1f}%)'
 
 
 def check_choice(option: str, value: str, choices: Sequence[str]) -> None:

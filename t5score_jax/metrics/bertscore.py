@@ -160,6 +160,7 @@ class Metric(base.Metric):
       self._sign_with(observed),
       columns,
       truncated=found.truncated,
+      texts=len(found.encoded),
     )
 
 

@@ -6,7 +6,7 @@ quality dimension. A segment's score is the output that was asked for, or the
 mean of all. With several references the best counts, as in the paper's tests.
 
 Not here: the network (``nn/heads.py``), nor how texts become vectors
-(``encoding.py``).
+(``embedding.py``).
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from pathlib import Path
 import jax
 import numpy as np
 
-from t5score_jax import encoding
+from t5score_jax import embedding, encoding
 from t5score_jax.checkpoints import comet, estimators
 from t5score_jax.data.records import Segment
 from t5score_jax.metrics import _token_states as token_states
@@ -49,6 +49,8 @@ class Metric(base.Metric):
     max_length: int | None = None,
     batch_tokens: int | None = None,
     dtype: str = 'float32',
+    windows: bool = False,
+    stride: int = 0,
   ):
     """Loads the model.
 
@@ -59,10 +61,16 @@ class Metric(base.Metric):
       reference_rule: 'max' or 'mean', with several references.
       tokenizer: of a COMET checkpoint, see ``checkpoints.comet.load_comet``.
       layer_transformation: of a COMET checkpoint, likewise.
-      max_length: tokens a text; the rest is cut, and counted. Default: the
-        model's, else what its encoder has positions for.
+      max_length: tokens a text; the rest is cut, and counted, or read in
+        windows of so many. Default: the model's, else what its encoder has
+        positions for.
       batch_tokens: tokens a batch on one device. Bounds memory only.
       dtype: of the encoder, 'float32' or 'bfloat16'.
+      windows: whether texts longer than that are read whole, in windows whose
+        vectors are averaged (pooling by maxima: their maximum), see
+        ``embedding.py``. The paper cuts them. Layers that are normalised
+        before the mix are so by each window's own statistics.
+      stride: tokens that neighbouring windows share at least.
 
     Raises:
       FileNotFoundError: there is no such folder.
@@ -86,11 +94,13 @@ class Metric(base.Metric):
     self._head = {'estimator': found.params['estimator']}
     if max_length is None:
       max_length = found.settings.get('max_length')
-    self._encoder = encoding.TextEmbedder(
+    self._encoder = embedding.TextEmbedder(
       found,
       max_length=max_length,
       batch_tokens=batch_tokens,
       dtype=dtype,
+      windows=windows,
+      stride=stride,
     )
     self._model = token_states.identity(
       found.settings.get('name') or Path(str(model)).name, found
@@ -115,9 +125,15 @@ class Metric(base.Metric):
         **({'mix': mixed} if mixed else {}),
         **observed,
         'length': self._encoder.max_length,
+        **self._windows(),
         'dtype': self._encoder.dtype,
       }
     )
+
+  def _windows(self) -> dict[str, str]:
+    if not self._encoder.windows:
+      return {}
+    return {'windows': f'stride{self._encoder.stride}'}
 
   def score_segments(self, segments: Sequence[Segment]) -> base.Scores:
     """Scores segments; every output of the model is a component."""
@@ -133,7 +149,8 @@ class Metric(base.Metric):
     ]
     if self._config.reference:
       texts += [text for several in references for text in several]
-    vectors, truncated = self._encoder.vectors(texts, self.progress)
+    found = self._encoder.vectors(texts, self.progress)
+    vectors = found.values
     count = len(segments)
     owners = np.repeat(np.arange(count), [len(r) for r in references])
     values = self._estimate(
@@ -153,7 +170,9 @@ class Metric(base.Metric):
         for n, name in enumerate(self.outputs)
         if len(self.outputs) > 1
       },
-      truncated=truncated,
+      truncated=found.cut,
+      texts=found.texts,
+      notes=_notes(found),
     )
 
   def _estimate(
@@ -192,6 +211,14 @@ class Metric(base.Metric):
     if self.reference_rule == 'mean':
       reduced = reduced / np.bincount(owners, minlength=count)[:, None]
     return np.asarray(reduced)
+
+
+def _notes(found: embedding.TextVectors) -> tuple[str, ...]:
+  if not found.windowed:
+    return ()
+  return (
+    f'{base.share(found.windowed, found.texts)} were read in several windows',
+  )
 
 
 @functools.partial(jax.jit, static_argnums=0)

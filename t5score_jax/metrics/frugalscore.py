@@ -105,22 +105,30 @@ class Metric(base.Metric):
     values, truncated = self._scorer.scores(list(pairs), self.progress)
     scores = token_states.collect(values, places, self.reference_rule)
     return base.Scores(
-      scores.astype(np.float32), self._sign_with(observed), truncated=truncated
+      scores.astype(np.float32),
+      self._sign_with(observed),
+      truncated=truncated,
+      texts=len(pairs),
     )
 
 
 class PairScorer(encoding.TextEncoder):
   """A cross-encoder on all local devices; options as its base class has."""
 
-  _row_axis = 0
-
   def __init__(self, model: miniatures.Miniature, **options: Any):
     super().__init__(
       EncoderBundle(model.config, model.params, model.tokenizer, ''), **options
     )
 
+  def _row_axis(self, kind: str) -> int:
+    return 0
+
   def _apply(
-    self, params: Mapping[str, Any], tokens: jax.Array, types: jax.Array
+    self,
+    kind: str,
+    params: Mapping[str, Any],
+    tokens: jax.Array,
+    types: jax.Array,
   ) -> jax.Array:
     return cross_encoder.predict(params, self._config, tokens, types)
 

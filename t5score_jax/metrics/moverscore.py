@@ -151,6 +151,7 @@ class Metric(base.Metric):
       scores.astype(np.float32),
       self._sign_with(observed),
       truncated=found.truncated,
+      texts=len(found.encoded),
     )
 
   def _words(

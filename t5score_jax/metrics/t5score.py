@@ -241,6 +241,7 @@ class Metric(base.Metric):
         if len(components) > 1
       },
       truncated=found.truncated,
+      texts=found.texts,
       token_log_probs=tokens if self.token_log_probs else None,
     )
 

@@ -1,0 +1,191 @@
+"""One vector a text, or one a layer, under the encoder of an estimator.
+
+Mixed and pooled on the device, so that only vectors come back. Texts longer
+than the encoder reads are cut, or read in windows whose vectors are combined.
+Not here: the arithmetic (``nn/heads.py``), and how texts become batches
+(``encoding.py``).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import jax
+import numpy as np
+
+from t5score_jax import encoding
+from t5score_jax.checkpoints import estimators
+from t5score_jax.checkpoints.encoders import EncoderBundle
+from t5score_jax.data import windows
+from t5score_jax.nn import bert, heads
+
+# More than any text has, so that nothing is cut.
+_WHOLE = 2**31 - 1
+
+
+@dataclasses.dataclass(frozen=True)
+class TextVectors:
+  """The vectors of N texts.
+
+  Attributes:
+    values: float32 [N, emb_dim], or [N, layers, emb_dim], in the texts' order.
+    texts: how many of the texts are distinct.
+    cut: how many distinct texts lost their end.
+    windowed: how many distinct texts were read in several windows.
+  """
+
+  values: np.ndarray
+  texts: int
+  cut: int
+  windowed: int
+
+
+class TextEmbedder(encoding.TextEncoder):
+  """An estimator's encoder, layer mix and pooling on all local devices.
+
+  With ``windows`` a text that is longer than ``max_length`` is read whole, in
+  windows of equal size (``data/windows.py``), each pooled by itself. Its
+  vector is the mean of theirs (with mean pooling that is the mean over tokens,
+  where those that two windows share count twice), or their maximum. Where
+  layers are normalised, the statistics are those of a window, as they are
+  those of a text otherwise.
+
+  Args:
+    model: the estimator. Its head is not used.
+    windows: whether long texts are read in windows; they are cut otherwise.
+    stride: tokens that neighbouring windows share at least.
+    **options: see ``TextEncoder``; layers are the estimator's.
+
+  Raises:
+    ValueError: an argument is out of range.
+  """
+
+  def __init__(
+    self,
+    model: estimators.Estimator,
+    *,
+    windows: bool = False,
+    stride: int = 0,
+    **options: Any,
+  ):
+    self._estimator = dataclasses.replace(
+      model.config,
+      encoder=dataclasses.replace(
+        model.config.encoder, dtype=options.get('dtype', 'float32')
+      ),
+    )
+    params = {k: v for k, v in model.params.items() if k in ('encoder', 'mix')}
+    bundle = EncoderBundle(model.config.encoder, params, model.tokenizer, '')
+    super().__init__(bundle, model.config.layers, **options)
+    if not isinstance(windows, bool):
+      raise ValueError(f'windows {windows!r}: use True or False')
+    if stride and not windows:
+      raise ValueError(f'stride {stride}: it is for windows=True')
+    (empty,) = self.tokenize([''])
+    room = self.max_length - len(empty.ids)
+    if windows and not 0 <= stride < room:
+      raise ValueError(
+        f'stride {stride}: 0 to {room - 1}, with {self.max_length} tokens a '
+        'window'
+      )
+    self.windows = windows
+    self.stride = stride
+
+  def vectors(
+    self, texts: Sequence[str], progress: encoding.Progress | None = None
+  ) -> TextVectors:
+    """The texts' vectors as the estimator's head reads them, [N, emb_dim]."""
+    return self._vectors(texts, 'mixed', progress)
+
+  def layer_vectors(
+    self, texts: Sequence[str], progress: encoding.Progress | None = None
+  ) -> TextVectors:
+    """Each layer's pooled vectors before the mix, [N, layers, emb_dim].
+
+    ``heads.mix_vectors`` of them gives ``vectors``, and keeps its gradient:
+    while the encoder is frozen they need be computed once.
+
+    Raises:
+      ValueError: pooling by maxima, which depends on the mix.
+    """
+    if self._estimator.pooling == 'max' and self._estimator.layer == 'mix':
+      raise ValueError(
+        "pooling 'max' of mixed layers: there are no vectors before the mix"
+      )
+    return self._vectors(texts, 'layers', progress)
+
+  def _apply(
+    self,
+    kind: str,
+    params: Mapping[str, Any],
+    tokens: jax.Array,
+    types: jax.Array,
+  ) -> jax.Array:
+    if kind == 'mixed':
+      return heads.embed(params, self._estimator, tokens)
+    c = self._estimator
+    states = bert.hidden_states(
+      params['encoder'], c.encoder, tokens, layers=c.layers
+    )
+    mask = (tokens != c.encoder.pad_id).astype(np.float32)
+    return heads.layer_vectors(c, states, mask)
+
+  def _row_axis(self, kind: str) -> int:
+    return 0
+
+  def _vectors(
+    self,
+    texts: Sequence[str],
+    kind: str,
+    progress: encoding.Progress | None,
+  ) -> TextVectors:
+    distinct = {text: n for n, text in enumerate(dict.fromkeys(texts))}
+    encoded = self.tokenizer.encode_batch(
+      list(distinct), _WHOLE if self.windows else self.max_length
+    )
+    rows: list[list[int]] = []
+    owners: list[int] = []
+    windowed = 0
+    for n, text in enumerate(encoded):
+      ids, several = [text.ids], False
+      if self.windows:
+        ids, several = windows.split(text, self.max_length, self.stride)
+      rows += ids
+      owners += [n] * len(ids)
+      windowed += several
+    width = self._config.emb_dim
+    shape = (width,) if kind == 'mixed' else (len(self.layers), width)
+    found = np.zeros((len(rows), *shape), np.float32)
+    left = np.bincount(owners, minlength=len(distinct))
+    for chosen, vectors in self.run(rows, kind=kind):
+      found[chosen] = vectors
+      if progress:
+        np.subtract.at(left, np.asarray(owners)[chosen], 1)
+        progress(int(np.sum(left == 0)), len(distinct))
+    if windowed:
+      found = _combined(found, np.asarray(owners), self._estimator.pooling)
+    places = np.array([distinct[text] for text in texts], np.int64)
+    return TextVectors(
+      found[places], len(distinct), sum(e.cut for e in encoded), windowed
+    )
+
+
+def _combined(
+  vectors: np.ndarray, owners: np.ndarray, pooling: str
+) -> np.ndarray:
+  """Vectors of windows to vectors of texts.
+
+  Args:
+    vectors: float32 [windows, ...].
+    owners: int [windows], the text of each, ascending without gaps.
+    pooling: the estimator's.
+  """
+  starts = np.flatnonzero(np.diff(owners, prepend=-1))
+  if pooling == 'max':
+    return np.maximum.reduceat(vectors, starts)
+  # All windows of a text have the same number of tokens.
+  total = np.add.reduceat(vectors.astype(np.float64), starts)
+  counts = np.bincount(owners).reshape(-1, *[1] * (vectors.ndim - 1))
+  return (total / counts).astype(np.float32)
