@@ -36,7 +36,8 @@ LEVELS: dict[int, list[str]] = {
     'training.hlo training.flops training.topologies',
   ],
   1: [
-    'data.features data.judgments data.task_examples',
+    'data.features data.judgments data.task_examples data.denoising data.pairs'
+    ' data.pair_shards',
     'nn.t5 nn.t5_axes nn.decoding nn.bert nn.heads nn.cross_encoder',
     'objectives',
     'shards',
@@ -100,7 +101,7 @@ LEVELS: dict[int, list[str]] = {
     ' commands._correlate_reports commands.correlate commands.compare'
     ' commands.demo commands.calibrate commands._convert_estimator'
     ' commands.convert commands.precompile'
-    ' commands.infer',
+    ' commands.infer commands._record_files commands.pairs commands.annotate',
   ],
   7: ['cli'],
   8: ['__main__'],

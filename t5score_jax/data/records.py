@@ -24,6 +24,7 @@ Not for the syntax of TSV and JSONL (`tables`), nor for tokens (`vocab`).
 from __future__ import annotations
 
 import dataclasses
+import fnmatch
 import math
 import os
 import re
@@ -167,9 +168,10 @@ def read_records(
   columns: Mapping[str, str] | None = None,
   ratings: Sequence[str] = (),
   quoting: str = 'none',
+  where: Mapping[str, Sequence[str]] | None = None,
 ) -> list[Segment]:
   """Reads all records of a TSV or JSONL file; see `stream_records`."""
-  return list(stream_records(path, format, columns, ratings, quoting))
+  return list(stream_records(path, format, columns, ratings, quoting, where))
 
 
 def stream_records(
@@ -178,6 +180,7 @@ def stream_records(
   columns: Mapping[str, str] | None = None,
   ratings: Sequence[str] = (),
   quoting: str = 'none',
+  where: Mapping[str, Sequence[str]] | None = None,
 ) -> Iterator[Segment]:
   """Reads the records of a TSV or JSONL file, one at a time, in order.
 
@@ -192,6 +195,8 @@ def stream_records(
       missing key means that the segment has none.
     quoting: Of TSV cells. `'none'`: quotation marks are text. `'csv'`: cells
       may stand in double quotes as in CSV files, and hold tabs and line ends.
+    where: Only rows whose cell of a column matches one of its patterns, in
+      which `*` is any text: `{'year': ['2015', '2016'], 'lp': ['*-en']}`.
 
   Yields:
     The segments.
@@ -212,12 +217,36 @@ def stream_records(
       plans[table.header] = _plan(table.header, columns, ratings, path, 1)
       _check_present(plans, columns, ratings, path)
     for line, row in table.rows:
+      if where and not _chosen(row, where, path, line):
+        continue
       names = tuple(row)
       if names not in plans:
         plans[names] = _plan(names, columns, ratings, path, line)
       yield _segment(row, plans[names], path, line, table.format == 'tsv')
     if plans:
       _check_present(plans, columns, ratings, path)
+
+
+def _chosen(
+  row: Mapping[str, Any],
+  where: Mapping[str, Sequence[str]],
+  path: str,
+  line: int,
+) -> bool:
+  """Whether a row is one of those that are asked for."""
+  for column, patterns in where.items():
+    if column not in row:
+      raise RecordError(
+        f'there is no column {column!r} to choose rows by.'
+        + tables.suggest(column, row),
+        path=path,
+        line=line,
+        field=column,
+      )
+    cell = str(row[column])
+    if not any(fnmatch.fnmatchcase(cell, pattern) for pattern in patterns):
+      return False
+  return True
 
 
 def _checked_columns(

@@ -1,0 +1,457 @@
+"""`t5score pairs`: texts to shards of pairs for a metric to annotate.
+
+Reads the files and writes the folder; which pairs there are is in
+`data/pairs.py`. Imports no JAX.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import itertools
+import json
+import shutil
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import t5score_jax
+from t5score_jax.commands import _record_files
+from t5score_jax.commands._record_files import RecordFile
+from t5score_jax.data import files, pair_shards, tables
+from t5score_jax.data import pairs as data_pairs
+from t5score_jax.data.denoising import Noise
+
+SUMMARY = 'make pairs of related texts, to distil a metric on'
+
+TEXTS_FILE = 'texts.txt.gz'
+_SPILL = '.sources'
+
+_DESCRIPTION = """
+Makes pairs of related texts for `t5score annotate`: FrugalScore's phase 1
+(Kamal Eddine et al. 2022). Every pair has an origin:
+
+  reference        a hypothesis with a reference (--input)
+  systems          two hypotheses of one source (--input, --per-source)
+  paraphrases      two variants of one text (--paraphrases), all pairs of a line
+  denoised         a text and its perturbed version (--denoise): spans of tokens
+                   masked, some of them replaced by random tokens of the corpus,
+                   then sentences shuffled
+  reconstructions  a text and what a denoiser made of it (--reconstructions)
+
+The paper lets BART repair perturbed texts. None comes with this package: by
+default a masked span is dropped. To repair them elsewhere, write them with
+--mask-token, and give the results as --reconstructions.
+
+Writes OUT/part-00000.jsonl.gz, ... (records with an `origin`), a description of
+each, OUT/manifest.json, and OUT/texts.txt.gz, every distinct text once: the
+corpus for an idf (`t5score annotate --option idf=OUT/texts.txt.gz`). Texts of
+one source stand in one shard, so that a metric encodes each of them once.
+Equal command lines give equal bytes. A run that was cut off goes on when it is
+given again; a folder of another run is left alone.
+
+Nothing of --held-out gets in: no text of theirs, in whatever case or spacing,
+and no record whose source or reference is one of theirs.
+"""
+
+_EXAMPLES = """
+examples:
+  t5score pairs --input wmt.tsv reference=ref_A hypothesis=hyp \\
+      'where:lp=*-en' --held-out test.jsonl --per-source 20 --denoise -o pairs/
+  t5score pairs --paraphrases back_translations.tsv --share paraphrases=0.5 \\
+      --denoise wiki.txt --lengths 1,200 --seed 7 -o pairs/
+
+exit code: 0 written; 1 the run failed; 2 the command line is wrong
+"""
+
+
+class UsageError(ValueError):
+  """The arguments don't go together."""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+  """Declares the verb's arguments."""
+  parser.description = _DESCRIPTION
+  parser.epilog = _EXAMPLES
+  parser.formatter_class = argparse.RawDescriptionHelpFormatter
+  group = parser.add_argument_group('texts')
+  group.add_argument(
+    '--input',
+    nargs='+',
+    action='append',
+    default=[],
+    metavar=('FILE', 'NAME=VALUE'),
+    help=_record_files.HELP,
+  )
+  group.add_argument(
+    '--paraphrases',
+    nargs='+',
+    default=[],
+    metavar='FILE',
+    help='a line holds variants of one text: between tabs, or as a JSON list',
+  )
+  group.add_argument(
+    '--reconstructions',
+    nargs='+',
+    default=[],
+    metavar='FILE',
+    help='a line holds an original and what was made of its perturbed '
+    'versions, likewise',
+  )
+  group.add_argument(
+    '--denoise',
+    nargs='*',
+    metavar='FILE',
+    help='perturb the lines of plain text files; without a file, the first '
+    'reference of every source of --input',
+  )
+  group.add_argument(
+    '--held-out',
+    nargs='+',
+    action='append',
+    default=[],
+    metavar=('FILE', 'NAME=VALUE'),
+    help='records whose texts must not get in; named as --input is',
+  )
+  _add_choices(parser.add_argument_group('choices'))
+  _add_noise(parser.add_argument_group('perturbation'))
+  parser.add_argument(
+    '-o', '--output', required=True, metavar='OUT', help='the folder'
+  )
+  parser.add_argument(
+    '--quiet', action='store_true', help='say nothing but errors'
+  )
+
+
+def _add_choices(group: argparse._ArgumentGroup) -> None:
+  group.add_argument(
+    '--per-source',
+    type=int,
+    default=10,
+    metavar='N',
+    help='the most pairs of two hypotheses of one source (default: '
+    '%(default)s)',
+  )
+  group.add_argument(
+    '--share',
+    action='append',
+    default=[],
+    metavar='ORIGIN=X',
+    help='keep this share of the pairs of an origin, to balance them '
+    '(default: all); repeatable',
+  )
+  group.add_argument(
+    '--shard-size',
+    type=int,
+    default=10_000,
+    metavar='N',
+    help='the least pairs of a shard, but for the last; what annotation loses '
+    'when it is interrupted (default: %(default)s)',
+  )
+  group.add_argument(
+    '--seed', type=int, default=0, help='of all choices (default: %(default)s)'
+  )
+
+
+def _add_noise(group: argparse._ArgumentGroup) -> None:
+  noise = Noise()
+  group.add_argument(
+    '--mask-share',
+    type=float,
+    default=noise.mask_share,
+    metavar='X',
+    help='of the tokens, covered by spans (default: %(default)s)',
+  )
+  group.add_argument(
+    '--mean-span',
+    type=float,
+    default=noise.mean_span,
+    metavar='X',
+    help='tokens a span, Poisson (default: %(default)s)',
+  )
+  group.add_argument(
+    '--random-share',
+    type=float,
+    default=noise.random_share,
+    metavar='X',
+    help='of the spans, replaced by random tokens (default: %(default)s)',
+  )
+  group.add_argument(
+    '--mask-token',
+    default=noise.mask_token,
+    metavar='TEXT',
+    help='what stands for any other span, such as <mask> (default: nothing)',
+  )
+  group.add_argument(
+    '--keep-sentences',
+    action='store_true',
+    help="don't shuffle the sentences",
+  )
+  group.add_argument(
+    '--versions',
+    type=int,
+    default=1,
+    metavar='N',
+    help='perturbed versions of a text (default: %(default)s)',
+  )
+  group.add_argument(
+    '--lengths',
+    metavar='LOW,HIGH',
+    help='join and cut the lines of --denoise FILE to texts whose numbers of '
+    'tokens are even between these, in the paper 1,200 (default: lines as they '
+    'are)',
+  )
+
+
+def run(args: argparse.Namespace) -> int:
+  """Runs the verb; returns the exit code."""
+  try:
+    _run(args)
+  except UsageError as error:
+    print(f't5score pairs: {error}', file=sys.stderr)
+    return 2
+  except (ValueError, OSError) as error:
+    print(f't5score pairs: {error}', file=sys.stderr)
+    return 1
+  return 0
+
+
+@dataclasses.dataclass(frozen=True)
+class _Inputs:
+  """The files of the command line."""
+
+  records: Sequence[RecordFile]
+  held_out: Sequence[RecordFile]
+  variants: Sequence[tuple[str, str]]  # (origin, path)
+  originals: Sequence[str]
+  lengths: tuple[int, int] | None
+
+  def identity(self) -> dict[str, Any]:
+    """The contents, and how they are read."""
+
+    def of(path: str, **more: Any) -> dict[str, Any]:
+      return {**more, 'sha256': pair_shards.digest(path)}
+
+    return {
+      'input': [of(f.path, **f.describe()) for f in self.records],
+      'held_out': [of(f.path, **f.describe()) for f in self.held_out],
+      'variants': [of(path, origin=origin) for origin, path in self.variants],
+      'denoise': [of(path) for path in self.originals],
+      'lengths': list(self.lengths or ()),
+    }
+
+
+def _inputs(args: argparse.Namespace) -> _Inputs:
+  try:
+    found = _Inputs(
+      records=[_record_files.parse(w, '--input') for w in args.input],
+      held_out=[_record_files.parse(w, '--held-out') for w in args.held_out],
+      variants=[
+        *((data_pairs.PARAPHRASES, p) for p in args.paraphrases),
+        *((data_pairs.RECONSTRUCTIONS, p) for p in args.reconstructions),
+      ],
+      originals=args.denoise or [],
+      lengths=_lengths(args.lengths),
+    )
+  except ValueError as error:
+    raise UsageError(str(error)) from error
+  if not (found.records or found.variants or found.originals):
+    raise UsageError(
+      'no texts: give --input, --paraphrases, --reconstructions or --denoise '
+      'FILE'
+    )
+  if '-' in [path for _, path in found.variants] + list(found.originals):
+    raise UsageError('files are read twice: standard input (-) cannot be')
+  if args.denoise == [] and not found.records:
+    raise UsageError('--denoise needs FILE, or --input with references')
+  if args.lengths and not args.denoise:
+    raise UsageError('--lengths is for --denoise FILE')
+  return found
+
+
+def _lengths(text: str | None) -> tuple[int, int] | None:
+  if text is None:
+    return None
+  low, comma, high = text.partition(',')
+  if not (comma and low.isdecimal() and high.isdecimal()):
+    raise ValueError(f'--lengths takes LOW,HIGH as in 1,200, not {text!r}')
+  if not 1 <= int(low) <= int(high):
+    raise ValueError(f'--lengths {text}: 1 <= LOW <= HIGH')
+  return int(low), int(high)
+
+
+def _recipe(args: argparse.Namespace) -> data_pairs.Recipe:
+  shares = {}
+  for text in args.share:
+    origin, equals, share = text.partition('=')
+    try:
+      shares[origin] = float(share if equals else 'none')
+    except ValueError:
+      raise UsageError(f'--share takes ORIGIN=X, not {text!r}') from None
+  try:
+    if args.seed < 0 or args.shard_size < 1:
+      raise ValueError('--seed is at least 0, --shard-size at least 1')
+    return data_pairs.Recipe(
+      per_source=args.per_source,
+      shares=shares,
+      denoise_references=args.denoise == [],
+      versions=args.versions,
+      noise=Noise(
+        mask_share=args.mask_share,
+        mean_span=args.mean_span,
+        random_share=args.random_share,
+        mask_token=args.mask_token,
+        permute=not args.keep_sentences,
+      ),
+      seed=args.seed,
+    )
+  except ValueError as error:
+    raise UsageError(str(error)) from error
+
+
+def _run(args: argparse.Namespace) -> None:
+  inputs, recipe = _inputs(args), _recipe(args)
+  identity = {
+    **inputs.identity(),
+    'recipe': dataclasses.asdict(recipe),
+    'shard_size': args.shard_size,
+    'version': t5score_jax.__version__,
+  }
+  folder = pair_shards.Folder(args.output, 'pairs', identity)
+  folder.write_manifest()
+  spill = folder.path / _SPILL
+  shutil.rmtree(spill, ignore_errors=True)
+  spill.mkdir()
+  try:
+    held_out = data_pairs.HeldOut()
+    for file in inputs.held_out:
+      for segment in file.segments():
+        held_out.add(segment)
+    corpus = data_pairs.Corpus(spill, recipe, held_out)
+    with corpus:
+      _fill(corpus, inputs, recipe.seed)
+    shards, rows, kept = _write_shards(folder, corpus, args.shard_size)
+  finally:
+    shutil.rmtree(spill, ignore_errors=True)
+  if not rows:
+    raise ValueError('no pairs came of these files: ' + _reasons(corpus))
+  _write_texts(folder.path, shards)
+  counts = dict(corpus.counts)
+  folder.write_manifest(
+    shards=shards, rows=rows, counts=counts, held_out_texts=len(held_out)
+  )
+  if not args.quiet:
+    print(f'{args.output}: {rows} pairs in {shards} shards', end='')
+    print(f', {kept} of which were there already' if kept else '')
+    for name, number in sorted(counts.items()):
+      print(f'  {number:>9} {name}')
+
+
+def _reasons(corpus: data_pairs.Corpus) -> str:
+  return ', '.join(f'{n} {name}' for name, n in sorted(corpus.counts.items()))
+
+
+def _fill(corpus: data_pairs.Corpus, inputs: _Inputs, seed: int) -> None:
+  """Reads all files."""
+  for file in inputs.records:
+    for segment in file.segments():
+      corpus.add_record(segment, file.path)
+  for origin, path in inputs.variants:
+    for texts in _variants(path):
+      corpus.add_variants(texts, origin)
+  for number, path in enumerate(inputs.originals):
+    for text in _originals(path, inputs.lengths, [seed, number]):
+      corpus.add_original(text)
+
+
+def _variants(path: str) -> Iterator[list[str]]:
+  """The texts of each line: between tabs, or a JSON list of strings."""
+  with files.open_text(path) as lines:
+    for number, line in enumerate(lines, 1):
+      texts: Any = line.split('\t')
+      if tables.format_of(path) == 'jsonl':
+        try:
+          texts = json.loads(line)
+        except ValueError:
+          texts = None
+        if not (
+          isinstance(texts, list) and all(isinstance(t, str) for t in texts)
+        ):
+          raise files.RecordError(
+            'not a JSON list of texts, as in ["one", "other"]',
+            path=path,
+            line=number,
+          )
+      texts = [text for text in map(str.strip, texts) if text]
+      if len(texts) < 2:
+        raise files.RecordError(
+          'a line needs two texts or more, between tabs (or as a JSON list in '
+          'a file that ends in .jsonl)',
+          path=path,
+          line=number,
+        )
+      yield texts
+
+
+def _originals(
+  path: str, lengths: tuple[int, int] | None, seed: Sequence[int]
+) -> Iterator[str]:
+  """The lines of a file, or texts of evenly distributed numbers of tokens."""
+  with files.open_text(path) as lines:
+    filled = filter(None, map(str.strip, lines))
+    if lengths is None:
+      yield from filled
+      return
+    rng = np.random.default_rng([0x1E, *seed])
+    low, high = lengths
+    words: list[str] = []
+    wanted = int(rng.integers(low, high + 1))
+    for line in filled:
+      words += line.split()
+      while len(words) >= wanted:
+        yield ' '.join(words[:wanted])
+        words = words[wanted:]
+        wanted = int(rng.integers(low, high + 1))
+
+
+def _write_shards(
+  folder: pair_shards.Folder, corpus: data_pairs.Corpus, size: int
+) -> tuple[int, int, int]:
+  """Writes the pairs; returns shards, pairs, and pairs that were there."""
+  waiting: list[data_pairs.Pair] = []
+  total = kept = number = 0
+  groups = itertools.chain(corpus.pairs(), [None])
+  for group in groups:
+    waiting += group or ()
+    if not waiting or (group is not None and len(waiting) < size):
+      continue
+    if folder.done(number):
+      kept += len(waiting)
+    else:
+      folder.write(number, (pair.row() for pair in waiting), {})
+    number += 1
+    total += len(waiting)
+    waiting = []
+  folder.remove_from(number)
+  return number, total, kept
+
+
+def _write_texts(folder: Path, shards: int) -> None:
+  """Writes every distinct text once, a line each."""
+  seen: set[bytes] = set()
+
+  def lines() -> Iterator[str]:
+    for number in range(shards):
+      for row in pair_shards.read_rows(folder, number):
+        for name in ('hypothesis', 'reference'):
+          # Line ends of other systems would break the line.
+          text = ' '.join(row[name].splitlines())
+          key = data_pairs.text_key(text)
+          if key not in seen:
+            seen.add(key)
+            yield text
+
+  files.write_lines(folder / TEXTS_FILE, lines())

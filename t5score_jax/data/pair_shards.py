@@ -1,0 +1,269 @@
+"""Folders of pairs in shards: found again, checked, each written whole.
+
+    manifest.json        what the whole is: kind, identity, shards once known
+    part-00000.jsonl.gz  rows, one JSON object a line
+    part-00000.json      how many, the file's SHA-256, what was counted
+
+The description of a shard is written after its rows, so that a shard is done
+if both are there and the hash is right. Shards don't know of each other:
+several machines can write into one folder. Not here: what stands in the rows
+(`pairs`).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from t5score_jax.data import files, tables
+
+MANIFEST = 'manifest.json'
+_NAME = re.compile(r'part-([0-9]{5,})\.jsonl\.gz')
+_BLOCK = 2**20
+
+Row = Mapping[str, str | float]
+
+
+class ShardError(ValueError):
+  """A folder of shards is not what it must be; the message says what to do."""
+
+
+def digest(path: str | os.PathLike[str]) -> str:
+  """SHA-256 of a file's bytes, in hexadecimal."""
+  found = hashlib.sha256()
+  with open(path, 'rb') as stream:
+    while block := stream.read(_BLOCK):
+      found.update(block)
+  return found.hexdigest()
+
+
+class Folder:
+  """A folder of shards that is being written.
+
+  Args:
+    path: made if need be.
+    kind: what its rows are, 'pairs' or 'annotations'.
+    identity: what makes these rows others than those of another run, JSON; a
+      folder with another identity is left alone.
+
+  Raises:
+    ShardError: the folder is of another run, or no folder of shards.
+    OSError: it can't be made.
+  """
+
+  def __init__(
+    self,
+    path: str | os.PathLike[str],
+    kind: str,
+    identity: Mapping[str, Any],
+  ):
+    self.path = Path(path)
+    self._whole: dict[str, Any] = json.loads(
+      json.dumps({'kind': kind, 'identity': dict(identity)})
+    )
+    if (self.path / MANIFEST).exists():
+      self._check(_read_json(self.path / MANIFEST))
+    elif self.path.exists() and (
+      not self.path.is_dir()
+      or any(not p.name.startswith('.') for p in self.path.iterdir())
+    ):
+      raise ShardError(
+        f'{self.path}: is there, and has no {MANIFEST}; choose another folder, '
+        'or remove it'
+      )
+    self.path.mkdir(parents=True, exist_ok=True)
+
+  def _check(self, there: dict[str, Any]) -> None:
+    if there.get('kind') != self._whole['kind']:
+      raise ShardError(
+        f'{self.path}: holds {there.get("kind")!r}, not {self._whole["kind"]!r}'
+        '; choose another folder'
+      )
+    ours, theirs = self._whole['identity'], there.get('identity', {})
+    if ours != theirs:
+      wrong = [
+        f'{name} ({_short(theirs.get(name))}, now {_short(ours.get(name))})'
+        for name in dict.fromkeys([*theirs, *ours])
+        if theirs.get(name) != ours.get(name)
+      ]
+      raise ShardError(
+        f'{self.path}: was begun with another {"; ".join(wrong)}. Nothing was '
+        'changed: choose another folder, or remove this one'
+      )
+
+  def write_manifest(self, **more: Any) -> None:
+    """Writes the manifest.
+
+    Args:
+      **more: what is known of the whole, JSON; for example ``shards``.
+    """
+    _write_json(self.path / MANIFEST, {**self._whole, **more})
+
+  def done(self, number: int) -> dict[str, Any] | None:
+    """The description of a shard that is complete and intact, else None."""
+    info = shard_info(self.path, number)
+    path = self.path / shard_name(number)
+    if info is None or not path.is_file():
+      return None
+    return info if digest(path) == info.get('sha256') else None
+
+  def write(
+    self, number: int, rows: Iterable[Row], info: Mapping[str, Any]
+  ) -> dict[str, Any]:
+    """Writes a shard.
+
+    Args:
+      number: from 0.
+      rows: texts and finite numbers by column.
+      info: what else to say of it, JSON.
+
+    Returns:
+      Its description.
+
+    Raises:
+      RecordError: a value can't be written.
+      OSError: the file can't be written.
+    """
+    path = self.path / shard_name(number)
+    counted = _Counted(rows)
+    tables.write_table(path, counted, 'jsonl')
+    found = {'rows': counted.count, 'sha256': digest(path), **info}
+    _write_json(_info_path(self.path, number), found)
+    return found
+
+  def remove_from(self, number: int) -> None:
+    """Removes the shards from this one on, left by a run that was cut off."""
+    for path in self.path.iterdir():
+      match = _NAME.fullmatch(path.name)
+      if match and int(match[1]) >= number:
+        _info_path(self.path, int(match[1])).unlink(missing_ok=True)
+        path.unlink()
+
+
+class _Counted:
+  """Rows that are counted as they go by."""
+
+  def __init__(self, rows: Iterable[Row]):
+    self._rows = rows
+    self.count = 0
+
+  def __iter__(self) -> Iterator[Row]:
+    for row in self._rows:
+      self.count += 1
+      yield row
+
+
+def shard_name(number: int) -> str:
+  """The name of a shard's file."""
+  return f'part-{number:05d}.jsonl.gz'
+
+
+def _info_path(folder: Path, number: int) -> Path:
+  return folder / f'part-{number:05d}.json'
+
+
+def shard_info(folder: Path, number: int) -> dict[str, Any] | None:
+  """A shard's description; None if it has none."""
+  path = _info_path(folder, number)
+  return _read_json(path) if path.is_file() else None
+
+
+def manifest(folder: str | os.PathLike[str], kind: str) -> dict[str, Any]:
+  """The manifest of a folder, which must be of this kind.
+
+  Raises:
+    ShardError: it isn't.
+  """
+  path = Path(folder) / MANIFEST
+  if not path.is_file():
+    raise ShardError(
+      f'{folder}: no folder of {kind}; it has no {MANIFEST}'
+      + (' yet: is the run that writes it finished?' * Path(folder).is_dir())
+    )
+  found = _read_json(path)
+  if found.get('kind') != kind:
+    raise ShardError(f'{folder}: holds {found.get("kind")!r}, not {kind}')
+  return found
+
+
+def complete(folder: str | os.PathLike[str], kind: str) -> list[dict[str, Any]]:
+  """The descriptions of all shards of a folder that is complete.
+
+  Raises:
+    ShardError: a shard is missing or damaged.
+  """
+  path = Path(folder)
+  count = manifest(path, kind).get('shards')
+  if not isinstance(count, int):
+    raise ShardError(
+      f'{folder}: the run that writes it is not finished; give its command '
+      'once more'
+    )
+  found = []
+  for number in range(count):
+    info = shard_info(path, number)
+    if info is None or not (path / shard_name(number)).is_file():
+      raise ShardError(
+        f'{path / shard_name(number)}: is not there yet; {count} shards belong '
+        'to this folder: give the command that writes it once more'
+      )
+    found.append(info)
+  return found
+
+
+def read_rows(
+  folder: str | os.PathLike[str], number: int, sha256: str | None = None
+) -> list[dict[str, Any]]:
+  """The rows of a shard.
+
+  Args:
+    folder: where it is.
+    number: from 0.
+    sha256: what its bytes must be; None for anything.
+
+  Raises:
+    ShardError: its bytes are others.
+    RecordError: a line is not an object.
+  """
+  path = Path(folder) / shard_name(number)
+  if sha256 is not None and digest(path) != sha256:
+    raise ShardError(
+      f'{path}: damaged (its SHA-256 is not the one that was noted); give the '
+      'command that writes it once more'
+    )
+  with files.open_text(path) as lines:
+    if (first := next(lines, None)) is None:
+      return []
+    found = tables.read_table(_chain(first, lines), str(path), 'jsonl')
+    return [row for _, row in found.rows]
+
+
+def _chain(first: str, rest: Iterator[str]) -> Iterator[str]:
+  yield first
+  yield from rest
+
+
+def _short(value: Any) -> str:
+  text = json.dumps(value, ensure_ascii=False)
+  return text if len(text) <= 200 else f'{text[:200]}...'
+
+
+def _read_json(path: Path) -> dict[str, Any]:
+  try:
+    found = json.loads(path.read_text('utf-8'))
+  except ValueError as error:
+    raise ShardError(f'{path}: damaged ({error})') from error
+  if not isinstance(found, dict):
+    raise ShardError(f'{path}: damaged (not an object)')
+  return found
+
+
+def _write_json(path: Path, value: Mapping[str, Any]) -> None:
+  with files.write_atomically(path) as out:
+    json.dump(value, out, indent=2, ensure_ascii=False)
+    out.write('\n')
