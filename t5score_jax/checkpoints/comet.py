@@ -21,11 +21,7 @@ import yaml
 
 from t5score_jax.checkpoints import bundle as bundles
 from t5score_jax.checkpoints import encoders, torch_files, torch_writer
-from t5score_jax.checkpoints.estimators import (
-  Estimator,
-  check_shapes,
-  nested,
-)
+from t5score_jax.checkpoints.estimators import Estimator, check_shapes
 from t5score_jax.checkpoints.weights import CheckpointError, LazyArray
 from t5score_jax.data import files
 from t5score_jax.data.subwords import SubwordTokenizer, load_tokenizer
@@ -258,7 +254,7 @@ def _read_params(
       for n in range(len(config.layers))
     ]
     flat['mix/scalars'] = np.asarray(scalars, np.float32)
-  params.update(nested(flat))
+  params.update(bundles.nest(flat))
   check_shapes(config, dict(bundles.flatten_names(params)), where)
   return params
 

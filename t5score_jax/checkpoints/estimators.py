@@ -21,7 +21,7 @@ import safetensors.numpy
 
 from t5score_jax.checkpoints import bundle as bundles
 from t5score_jax.checkpoints import safetensors_files
-from t5score_jax.checkpoints.weights import CheckpointError, diff
+from t5score_jax.checkpoints.weights import CheckpointError, LazyArray, diff
 from t5score_jax.data import files
 from t5score_jax.data.subwords import SubwordTokenizer, load_tokenizer
 from t5score_jax.nn import heads
@@ -81,20 +81,33 @@ def save(
   }
   with files.write_atomically(path / WEIGHTS_FILE, 'wb') as out:
     out.write(safetensors.numpy.save(tensors))
-  model.tokenizer.save(path)
+  write_description(path, model.config, model.tokenizer, model.settings)
+
+
+def write_description(
+  folder: str | os.PathLike[str],
+  config: heads.EstimatorConfig,
+  tokenizer: SubwordTokenizer,
+  settings: Mapping[str, Any],
+) -> None:
+  """Writes everything but the weights into an existing folder."""
+  path = Path(folder)
+  tokenizer.save(path)
   description = {
     'format': FORMAT,
     'kind': KIND,
-    'model': dataclasses.asdict(model.config),
-    'settings': dict(model.settings),
+    'model': dataclasses.asdict(config),
+    'settings': dict(settings),
   }
   with files.write_atomically(path / CONFIG_FILE) as out:
     json.dump(description, out, indent=2)
     out.write('\n')
 
 
-def load(folder: str | os.PathLike[str]) -> Estimator:
-  """Loads a folder that ``save`` wrote.
+def read_description(
+  folder: str | os.PathLike[str],
+) -> tuple[heads.EstimatorConfig, SubwordTokenizer, dict[str, Any]]:
+  """Reads what ``write_description`` wrote.
 
   Raises:
     CheckpointError: not such a folder, or a damaged one.
@@ -107,19 +120,69 @@ def load(folder: str | os.PathLike[str]) -> Estimator:
     if found['format'] != FORMAT:
       raise CheckpointError(f'{path}: format {found["format"]} is not known')
     config = heads.EstimatorConfig(**found['model'])
-    tensors = safetensors_files.open_folder(path)
+    return config, load_tokenizer(path), dict(found['settings'])
   except CheckpointError:
     raise
   except (OSError, ValueError, TypeError, KeyError) as error:
     raise CheckpointError(f'{path}: damaged ({error})') from error
-  check_shapes(config, tensors, str(path))
-  params = nested(
+
+
+def open_weights(
+  folder: str | os.PathLike[str], outputs: int | None = None
+) -> dict[str, LazyArray]:
+  """Opens the weights of a folder by name.
+
+  Args:
+    folder: what ``save`` wrote.
+    outputs: how many outputs are wanted: those of an estimator with one are
+      copies of it, as ``heads.widen`` makes them (COMES_MT).
+  """
+  tensors = dict(safetensors_files.open_folder(Path(folder)))
+  last = max(n for n in tensors if n.startswith('estimator/layers_'))
+  last = last.rpartition('/')[0]
+  for leaf in ('kernel', 'bias'):
+    array = tensors[f'{last}/{leaf}']
+    if outputs is not None and array.shape[-1] == 1 != outputs:
+      wide = np.repeat(array.read(), outputs, axis=-1)
+      tensors[f'{last}/{leaf}'] = LazyArray.of(wide)
+  return tensors
+
+
+def load(folder: str | os.PathLike[str]) -> Estimator:
+  """Loads a folder that ``save`` wrote.
+
+  Raises:
+    CheckpointError: not such a folder, or a damaged one.
+  """
+  path = Path(folder)
+  config, tokenizer, settings = read_description(path)
+  try:
+    tensors = safetensors_files.open_folder(path)
+  except (OSError, ValueError) as error:
+    raise CheckpointError(f'{path}: damaged ({error})') from error
+  return assemble(config, tokenizer, settings, tensors, str(path))
+
+
+def assemble(
+  config: heads.EstimatorConfig,
+  tokenizer: SubwordTokenizer,
+  settings: Mapping[str, Any],
+  tensors: Mapping[str, LazyArray],
+  where: str,
+) -> Estimator:
+  """Puts a description and weights together.
+
+  Raises:
+    CheckpointError: the weights are of another estimator.
+  """
+  check_shapes(config, tensors, where)
+  params = bundles.nest(
     {
       name: np.asarray(array.read(), np.float32)
       for name, array in tensors.items()
     }
   )
-  return Estimator(config, params, load_tokenizer(path), found['settings'])
+  return Estimator(config, params, tokenizer, settings)
 
 
 def check_shapes(
@@ -133,15 +196,3 @@ def check_shapes(
   found = {name: tuple(array.shape) for name, array in tensors.items()}
   if text := diff(expected, found):
     raise CheckpointError(f'{where}: the weights do not fit:\n{text}')
-
-
-def nested(tensors: Mapping[str, Any]) -> dict[str, Any]:
-  """The reverse of ``bundle.flatten_names``."""
-  tree: dict[str, Any] = {}
-  for name, value in tensors.items():
-    *parents, last = name.split('/')
-    place = tree
-    for parent in parents:
-      place = place.setdefault(parent, {})
-    place[last] = value
-  return tree

@@ -20,6 +20,7 @@ import numpy as np
 
 from t5score_jax.checkpoints import encoders, huggingface_weights
 from t5score_jax.checkpoints.encoders import EncoderError
+from t5score_jax.data import files
 from t5score_jax.data.subwords import SubwordTokenizer, load_tokenizer
 from t5score_jax.nn.bert import BertConfig
 
@@ -80,12 +81,7 @@ def load(folder: str | os.PathLike[str]) -> Miniature:
     raise FileNotFoundError(
       f'no model {str(folder)!r}: there is no such folder'
     )
-  if not is_miniature(path):
-    raise EncoderError(
-      f'{path}: not a BertForSequenceClassification, by its config.json'
-    )
-  config = encoders.read_config(path)
-  found = json.loads((path / encoders.CONFIG_FILE).read_text('utf-8'))
+  config, tokenizer, settings = read_description(path)
   params: dict[str, Any] = {}
   weights = huggingface_weights.open_folder(path)
   params['encoder'] = encoders.read_params(config, weights)
@@ -100,8 +96,39 @@ def load(folder: str | os.PathLike[str]) -> Miniature:
   labels = params['output']['bias'].shape[0]
   if labels != 1:
     raise EncoderError(f'{path}: {labels} labels; a score is one')
+  return Miniature(config, params, tokenizer, settings)
+
+
+def read_description(
+  folder: str | os.PathLike[str],
+) -> tuple[BertConfig, SubwordTokenizer, dict[str, Any]]:
+  """Reads everything but the weights.
+
+  Raises:
+    EncoderError: not such a folder, or a damaged one.
+  """
+  path = Path(folder)
+  if not is_miniature(path):
+    raise EncoderError(
+      f'{path}: not a BertForSequenceClassification, by its config.json'
+    )
+  config = encoders.read_config(path)
+  found = json.loads((path / encoders.CONFIG_FILE).read_text('utf-8'))
   settings = {'name': path.resolve().name, **found.get(SETTINGS_KEY, {})}
-  return Miniature(config, params, load_tokenizer(path), settings)
+  return config, load_tokenizer(path), settings
+
+
+def write_description(
+  folder: str | os.PathLike[str],
+  config: BertConfig,
+  tokenizer: SubwordTokenizer,
+  settings: Mapping[str, Any],
+) -> None:
+  """Writes everything but the weights into an existing folder."""
+  tokenizer.save(folder)
+  with files.write_atomically(Path(folder) / encoders.CONFIG_FILE) as out:
+    json.dump(_description(config, settings, 'float32'), out, indent=2)
+    out.write('\n')
 
 
 def save(
@@ -117,20 +144,7 @@ def save(
   Raises:
     EncoderError: an encoder other than BERT's.
   """
-  settings = encoders.settings_from_config(model.config)
-  if settings['model_type'] != 'bert':
-    raise EncoderError(
-      f'a miniature on {settings["model_type"]} cannot be written; only BERT'
-    )
-  settings |= {
-    'architectures': ['BertForSequenceClassification'],
-    'num_labels': 1,
-    'id2label': {'0': 'LABEL_0'},
-    'label2id': {'LABEL_0': 0},
-    'problem_type': 'regression',
-    'dtype': dtype,
-    SETTINGS_KEY: dict(model.settings),
-  }
+  description = _description(model.config, model.settings, dtype)
   tensors = encoders.encoder_tensors(
     model.config, model.params['encoder'], prefix='bert.'
   )
@@ -141,4 +155,24 @@ def save(
   path = Path(folder)
   path.mkdir(parents=True, exist_ok=True)
   model.tokenizer.save(path)
-  encoders.write_folder(path, settings, tensors, dtype)
+  encoders.write_folder(path, description, tensors, dtype)
+
+
+def _description(
+  config: BertConfig, settings: Mapping[str, Any], dtype: str
+) -> dict[str, Any]:
+  """What ``config.json`` says."""
+  found = encoders.settings_from_config(config)
+  if found['model_type'] != 'bert':
+    raise EncoderError(
+      f'a miniature on {found["model_type"]} cannot be written; only BERT'
+    )
+  return found | {
+    'architectures': ['BertForSequenceClassification'],
+    'num_labels': 1,
+    'id2label': {'0': 'LABEL_0'},
+    'label2id': {'LABEL_0': 0},
+    'problem_type': 'regression',
+    'dtype': dtype,
+    SETTINGS_KEY: dict(settings),
+  }

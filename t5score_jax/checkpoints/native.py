@@ -14,6 +14,7 @@ import functools
 import json
 import logging
 import os
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -25,7 +26,17 @@ from orbax.checkpoint import checkpoint_managers
 
 from t5score_jax import processes
 from t5score_jax.checkpoints import bundle as bundles
-from t5score_jax.checkpoints import formats, layouts, orbax, selection, weights
+from t5score_jax.checkpoints import (
+  descriptions,
+  encoders,
+  estimators,
+  formats,
+  layouts,
+  miniatures,
+  orbax,
+  selection,
+  weights,
+)
 from t5score_jax.checkpoints.selection import (
   SELECTION_FILE,
   Selection,
@@ -33,6 +44,7 @@ from t5score_jax.checkpoints.selection import (
 )
 from t5score_jax.checkpoints.weights import CheckpointError, LazyArray
 from t5score_jax.data import records
+from t5score_jax.nn import bert, heads
 
 __all__ = [
   'SELECTION_FILE',
@@ -43,6 +55,7 @@ __all__ = [
   'find_checkpoint',
   'initial_params',
   'load_for_scoring',
+  'load_regressor',
 ]
 
 PyTree = Any
@@ -218,9 +231,10 @@ def claim(
 
   Args:
     model_dir: The run's folder.
-    config: The network's `T5Config`. Without it and a vocabulary nothing
-      describes the model, and its checkpoints cannot score by themselves.
-    vocabulary: A `data.vocab.Vocabulary`.
+    config: The network's, see `checkpoints/descriptions.py`. Without it and a
+      vocabulary nothing describes the model, and its checkpoints cannot score
+      by themselves.
+    vocabulary: A `data.vocab.Vocabulary`, or an encoder's tokenizer.
     settings: How the model wants to be used (`Bundle.settings`).
     selection: How the best checkpoint is told.
 
@@ -234,11 +248,11 @@ def claim(
   if folder.exists() and not folder.is_dir():
     raise CheckpointError(f'MODEL_DIR {folder}: is a file, not a folder')
   described = config is not None and vocabulary is not None
-  if described and (folder / bundles.CONFIG_FILE).is_file():
+  if described and (folder / descriptions.CONFIG_FILE).is_file():
     _check_description(folder, config, vocabulary)
   folder.mkdir(parents=True, exist_ok=True)
   if described:
-    bundles.write_description(folder, config, vocabulary, settings or {})
+    descriptions.write(folder, config, vocabulary, settings or {})
   if selection is not None:
     with records.write_atomically(folder / SELECTION_FILE) as stream:
       json.dump(dataclasses.asdict(selection), stream, indent=2)
@@ -247,7 +261,11 @@ def claim(
 
 
 def initial_params(
-  path: str | os.PathLike[str], shapes: PyTree, config: Any = None
+  path: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
+  shapes: PyTree,
+  config: Any = None,
+  fresh: PyTree | None = None,
+  new: str | None = None,
 ) -> PyTree:
   """Reads the weights a new run starts from.
 
@@ -255,10 +273,15 @@ def initial_params(
   layers start a model of unscanned ones and the reverse.
 
   Args:
-    path: A MODEL_DIR (its best checkpoint), a `checkpoint_N` in one, or a
-      checkpoint of any format of `checkpoints/formats.py`.
+    path: A MODEL_DIR (its best checkpoint), a `checkpoint_N` in one, a
+      checkpoint of any format of `checkpoints/formats.py`, or the folder of an
+      encoder, a miniature or an estimator. Several complete each other; what
+      two hold comes from the later.
     shapes: The parameters as `jax.ShapeDtypeStruct`s with shardings.
     config: Unused; the shapes say what is wanted.
+    fresh: Parameters on the devices, for those that are new.
+    new: Regular expression of parameters that keep their fresh values where no
+      path holds them, such as the head of a new regressor.
 
   Returns:
     The parameters on the devices. The moving average is preferred.
@@ -267,24 +290,64 @@ def initial_params(
     CheckpointError: Not such a folder, or shapes that differ (with a diff).
   """
   del config
-  folder = Path(path)
-  stored = _open_weights(folder)
+  paths = [path] if isinstance(path, str | os.PathLike) else list(path)
   wanted = dict(bundles.flatten_names(shapes))
+  stored: dict[str, LazyArray] = {}
+  for one in paths:
+    stored |= _open_initial(Path(one), wanted)
+  if len(paths) > 1:
+    # Each may hold more than is wanted of it: an encoder beside a head.
+    stored = {name: stored[name] for name in stored if name in wanted}
+  found = weights.shapes_of(stored)
+  kept: dict[str, Any] = {}
+  if new is not None and fresh is not None:
+    kept = {
+      name: leaf
+      for name, leaf in bundles.flatten_names(fresh)
+      if name not in stored and re.search(new, name)
+    }
+  weights.check(
+    weights.shapes_of({n: s for n, s in wanted.items() if n not in kept}),
+    found,
+    f'the weights in {", ".join(map(str, paths))} do not fit this model',
+  )
+  placed = {
+    name: kept[name] if name in kept else _place(stored[name], want)
+    for name, want in wanted.items()
+  }
+  return jax.tree_util.tree_map_with_path(
+    lambda key, _: placed['/'.join(_names(key))], shapes
+  )
+
+
+def _open_initial(
+  folder: Path, wanted: Mapping[str, Any]
+) -> Mapping[str, LazyArray]:
+  """Opens the parameters of any network, in the layout that is wanted."""
+  if not orbax.detect(folder):
+    if estimators.is_estimator(folder):
+      biases = [n for n in wanted if re.fullmatch(r'estimator/.*/bias', n)]
+      last = wanted[max(biases)].shape[-1] if biases else None
+      return estimators.open_weights(folder, last)
+    if miniatures.is_miniature(folder):
+      return _in_memory(miniatures.load(folder).params)
+    if encoders.is_encoder(folder):
+      return _in_memory({'encoder': encoders.load_encoder(folder).params})
+  stored = _open_weights(folder)
   found = weights.shapes_of(stored)
   scanned = layouts.is_scanned(weights.shapes_of(wanted))
   if layouts.is_scanned(found) != scanned:
     # The activation, which shapes do not say, has no part in a layout.
     inferred, _ = layouts.infer_config(found)
     _, stored = layouts.relayout(inferred, stored, scanned)
-  weights.check(
-    weights.shapes_of(wanted),
-    weights.shapes_of(stored),
-    f'the weights in {folder} do not fit this model',
-  )
-  placed = {name: _place(stored[name], want) for name, want in wanted.items()}
-  return jax.tree_util.tree_map_with_path(
-    lambda key, _: placed['/'.join(_names(key))], shapes
-  )
+  return stored
+
+
+def _in_memory(params: PyTree) -> dict[str, LazyArray]:
+  return {
+    name: LazyArray.of(np.asarray(array))
+    for name, array in bundles.flatten_names(params)
+  }
 
 
 def _open_weights(folder: Path) -> Mapping[str, LazyArray]:
@@ -336,10 +399,43 @@ def load_for_scoring(path: str | os.PathLike[str]) -> bundles.Bundle:
   return bundles.read_source(source)
 
 
+def load_regressor(
+  path: str | os.PathLike[str],
+) -> estimators.Estimator | miniatures.Miniature:
+  """Loads an estimator or a miniature from wherever it lies.
+
+  Args:
+    path: Its folder, the MODEL_DIR of a run (its best checkpoint), or a
+      `checkpoint_N` in one.
+
+  Raises:
+    CheckpointError: Nothing of the kind, or a damaged one.
+    FileNotFoundError: There is no such folder.
+  """
+  folder = Path(path)
+  if not folder.is_dir():
+    raise FileNotFoundError(f'no model {str(path)!r}: there is no such folder')
+  if not orbax.detect(folder):
+    kind = estimators if estimators.is_estimator(folder) else miniatures
+    loaded: estimators.Estimator | miniatures.Miniature = kind.load(folder)
+    return loaded
+  checkpoint = selection.find_checkpoint(folder)
+  config, tokenizer, settings = descriptions.read(checkpoint.parent)
+  stored = orbax.open_weights(checkpoint)
+  if isinstance(config, heads.EstimatorConfig):
+    where = str(checkpoint)
+    return estimators.assemble(config, tokenizer, settings, stored, where)
+  if not isinstance(config, bert.BertConfig):
+    raise CheckpointError(f'{path}: a run of T5, not of a regressor')
+  arrays = {n: np.asarray(a.read(), np.float32) for n, a in stored.items()}
+  params = bundles.nest(arrays)
+  return miniatures.Miniature(config, params, tokenizer, settings)
+
+
 def _check_description(folder: Path, config: Any, vocabulary: Any) -> None:
   try:
-    old_config, old_vocabulary, _ = bundles.read_description(folder)
-  except bundles.BundleError as error:
+    old_config, old_vocabulary, _ = descriptions.read(folder)
+  except (CheckpointError, OSError, ValueError) as error:
     raise CheckpointError(f'MODEL_DIR {folder}: {error}') from error
   old, new = dataclasses.asdict(old_config), dataclasses.asdict(config)
   lines = [

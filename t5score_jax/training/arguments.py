@@ -8,6 +8,7 @@ kind and out of range, which their own classes refuse.
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -55,6 +56,14 @@ def _whole(least: int) -> Any:
   )
 
 
+def _expression(value: Any) -> bool:
+  try:
+    re.compile(value)
+  except (TypeError, re.error):
+    return False
+  return True
+
+
 def _shown(value: Any) -> str:
   text = ' '.join(repr(value).split())
   return text if len(text) <= 60 else f'{text[:57]}...'
@@ -92,8 +101,21 @@ _KINDS: dict[str, tuple[Any, str]] = {
     'None, or @native.Selection()',
   ),
   'initial_checkpoint_path': (
-    _or_none(lambda value: isinstance(value, str | os.PathLike)),
-    "None, or a folder, as '/data/run'",
+    _or_none(
+      lambda value: (
+        isinstance(value, str | os.PathLike)
+        or (
+          isinstance(value, list | tuple)
+          and bool(value)
+          and all(isinstance(one, str | os.PathLike) for one in value)
+        )
+      )
+    ),
+    "None, a folder, as '/data/run', or a list of folders",
+  ),
+  'new_parameters': (
+    _or_none(_expression),
+    "None, or a regular expression, as '^output/'",
   ),
   'random_seed': (_whole(0), 'a whole number, at least 0'),
   'microbatches': (_whole(1), 'a whole number, at least 1'),

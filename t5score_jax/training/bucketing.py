@@ -121,21 +121,10 @@ def from_folder(
     inputs.DatasetError: No folder fits, a glob of `weights` fits none, or
       `row_multiple` examples have more than `batch_tokens` tokens.
   """
-  folders = sorted(f for f in Path(path).glob(pattern) if f.is_dir())
-  if not folders:
-    raise inputs.DatasetError(f'{path}: no folder of arrays fits {pattern!r}')
+  folders = _folders(path, pattern)
   datasets, rates, used = [], [], set()
   for index, folder in enumerate(folders):
-    # Its size is not known before an example was seen.
-    probe = inputs.ArrayDataset(folder, 1, shuffle=False)
-    tokens = max(x.size for x in next(probe.epoch()).values())
-    if tokens * row_multiple > batch_tokens:
-      what = 'an example has' if row_multiple == 1 else f'{row_multiple} have'
-      raise inputs.DatasetError(
-        f'{folder}: {what} {tokens * row_multiple} tokens, more than '
-        f'batch_tokens={batch_tokens}'
-      )
-    rows = batch_tokens // tokens // row_multiple * row_multiple
+    rows = _rows(folder, batch_tokens, row_multiple)
     dataset = inputs.ArrayDataset(folder, rows, seed=seed + index)
     rate = _batches_per_epoch(dataset)
     for name, factor in (weights or {}).items():
@@ -147,3 +136,49 @@ def from_folder(
   if idle := sorted(set(weights or {}) - used):
     raise inputs.DatasetError(f'weights: no folder of {path} fits {idle}')
   return BucketedDataset(datasets, rates, seed, run_length)
+
+
+def held_out(
+  path: str | os.PathLike[str],
+  batch_tokens: int,
+  pattern: str = '*',
+  row_multiple: int = 1,
+) -> list[inputs.ArrayDataset]:
+  """Opens the buckets of a folder for reading each example once.
+
+  Args:
+    path: See `from_folder`.
+    batch_tokens: Likewise.
+    pattern: Likewise.
+    row_multiple: Likewise.
+
+  Raises:
+    inputs.DatasetError: Likewise.
+  """
+  return [
+    inputs.ArrayDataset(
+      folder, _rows(folder, batch_tokens, row_multiple), shuffle=False
+    )
+    for folder in _folders(path, pattern)
+  ]
+
+
+def _folders(path: str | os.PathLike[str], pattern: str) -> list[Path]:
+  folders = sorted(f for f in Path(path).glob(pattern) if f.is_dir())
+  if not folders:
+    raise inputs.DatasetError(f'{path}: no folder of arrays fits {pattern!r}')
+  return folders
+
+
+def _rows(folder: Path, batch_tokens: int, row_multiple: int) -> int:
+  """Examples of a bucket in a batch."""
+  # Its size is not known before an example was seen.
+  probe = inputs.ArrayDataset(folder, 1, shuffle=False)
+  tokens = max(x.size for x in next(probe.epoch()).values())
+  if tokens * row_multiple > batch_tokens:
+    what = 'an example has' if row_multiple == 1 else f'{row_multiple} have'
+    raise inputs.DatasetError(
+      f'{folder}: {what} {tokens * row_multiple} tokens, more than '
+      f'batch_tokens={batch_tokens}'
+    )
+  return batch_tokens // tokens // row_multiple * row_multiple

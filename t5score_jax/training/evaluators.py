@@ -202,7 +202,7 @@ class HeldOutLoss:
     """Returns means over all batches: 'loss' and the model's metrics."""
     sums: dict[str, np.ndarray] = {}
     batches = itertools.islice(self._dataset.batches(0), self._num_batches)
-    placed = (_beside(params, batch) for batch in batches)
+    placed = (beside(params, batch) for batch in batches)
     for totals in [self._totals(params, batch) for batch in placed]:
       for key, pair in jax.device_get(totals).items():
         sums[key] = sums.get(key, 0.0) + np.asarray(pair, np.float64)
@@ -212,7 +212,7 @@ class HeldOutLoss:
     }
 
 
-def _beside(
+def beside(
   params: PyTree, batch: inputs.Batch
 ) -> Mapping[str, jax.Array | np.ndarray]:
   """Splits a batch over the devices on which the parameters lie."""

@@ -105,7 +105,8 @@ def train(
   partitioner: partitioning.Partitioner = partitioning.Partitioner(),  # noqa: B008
   evaluators: Sequence[Evaluator] = (),
   selection: native.Selection | None = None,
-  initial_checkpoint_path: str | None = None,
+  initial_checkpoint_path: str | Sequence[str] | None = None,
+  new_parameters: str | None = None,
   random_seed: int = 0,
   microbatches: int = 1,
   ema_decay: float | None = None,
@@ -130,8 +131,11 @@ def train(
     partitioner: Where arrays live.
     evaluators: Numbers for people, and for `selection`.
     selection: Which checkpoint is the best, and when to stop early.
-    initial_checkpoint_path: MODEL_DIR, checkpoint_N or bundle whose weights a
-      new run starts from. A run that has a checkpoint goes on from that.
+    initial_checkpoint_path: MODEL_DIR, checkpoint_N, bundle or the folder of a
+      regressor or an encoder whose weights a new run starts from, or several
+      that complete each other. A run that has a checkpoint goes on from that.
+    new_parameters: Regular expression of the parameters that are random where
+      the initial checkpoint lacks them, as a new head on an encoder.
     random_seed: Of initial weights and dropout; data have a seed of their own.
     microbatches: Parts in which a batch is differentiated, to save memory.
     ema_decay: Moving average of the parameters, for evaluation and export.
@@ -172,8 +176,14 @@ def train(
     if checkpoints.latest is not None:
       state = checkpoints.restore(plan.shapes)
     elif initial_checkpoint_path:
+      fresh = None
+      if new_parameters is not None:
+        fresh = plan.init_params(jax.random.key(random_seed))
       params = native.initial_params(
-        initial_checkpoint_path, plan.shapes.params
+        initial_checkpoint_path,
+        plan.shapes.params,
+        fresh=fresh,
+        new=new_parameters,
       )
       state = plan.create(params)
     else:

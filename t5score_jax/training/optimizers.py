@@ -25,6 +25,8 @@ Schedule = Callable[[jax.Array], jax.Array]
 
 # T5X decays no vector: neither the scales of norms nor biases.
 NO_DECAY = r'(scale|bias|rel_embedding)$'
+# Of `Optimizer.frozen`: for the whole of a run.
+ALWAYS = -1
 
 
 class OptimizerError(ValueError):
@@ -40,11 +42,40 @@ class Optimizer:
     schedule: Step (0 before the first update) -> learning rate.
     clip_norm: Largest global norm of the gradients; longer ones are scaled
       down to it before anything else. None: not clipped.
+    frozen: Regular expression -> number of first updates in which parameters
+      of such a name stand still, or `ALWAYS`; their gradients count for
+      nothing, in the norm and in moments. The first expression that is found
+      in a name counts.
   """
 
   transformation: optax.GradientTransformation
   schedule: Schedule
   clip_norm: float | None = None
+  frozen: Mapping[str, int] = dataclasses.field(default_factory=dict)
+
+  def thaw(self, tree: PyTree, step: jax.Array) -> PyTree:
+    """Gradients or updates with zeros where parameters are frozen.
+
+    Args:
+      tree: Shaped as the parameters.
+      step: Updates made.
+
+    Raises:
+      OptimizerError: An expression that matches no parameter.
+    """
+    if not self.frozen:
+      return tree
+    until = _first_matches(tree, self.frozen, 0, 'frozen')
+
+    def one(leaf: jax.Array, steps: int) -> jax.Array:
+      if not steps:
+        return leaf
+      # A constant, so that nothing is computed for what never moves.
+      if steps == ALWAYS:
+        return jnp.zeros_like(leaf)
+      return jnp.where(step < steps, 0.0, leaf)
+
+    return jax.tree.map(one, tree, until)
 
 
 def constant(learning_rate: float, warmup_steps: int = 0) -> Schedule:
@@ -96,6 +127,7 @@ def adamw(
   clip_norm: float | None = 1.0,
   multipliers: Mapping[str, float] | None = None,
   no_decay: str = NO_DECAY,
+  frozen: Mapping[str, int] | None = None,
 ) -> Optimizer:
   """AdamW (Loshchilov and Hutter 2019); decay is scaled by the rate.
 
@@ -108,6 +140,7 @@ def adamw(
     clip_norm: See `Optimizer`.
     multipliers: See `learning_rate_multipliers`.
     no_decay: Parameters whose name matches (re.search) are not decayed.
+    frozen: See `Optimizer`.
   """
   return _optimizer(
     [optax.scale_by_adam(b1=b1, b2=b2, eps=eps)],
@@ -116,6 +149,7 @@ def adamw(
     clip_norm,
     multipliers,
     no_decay,
+    frozen,
   )
 
 
@@ -130,6 +164,7 @@ def adafactor(
   clip_norm: float | None = None,
   multipliers: Mapping[str, float] | None = None,
   no_decay: str = NO_DECAY,
+  frozen: Mapping[str, int] | None = None,
 ) -> Optimizer:
   """Adafactor (Shazeer and Stern 2018) with T5X's settings.
 
@@ -150,6 +185,7 @@ def adafactor(
     clip_norm: See `Optimizer`.
     multipliers: See `learning_rate_multipliers`.
     no_decay: Parameters whose name matches (re.search) are not decayed.
+    frozen: See `Optimizer`.
   """
   parts = [
     adafactor_scaling.scale_by_factored_rms(
@@ -161,7 +197,7 @@ def adafactor(
   if multiply_by_parameter_scale:
     parts.append(adafactor_scaling.scale_by_layer_rms())
   return _optimizer(
-    parts, schedule, weight_decay, clip_norm, multipliers, no_decay
+    parts, schedule, weight_decay, clip_norm, multipliers, no_decay, frozen
   )
 
 
@@ -182,21 +218,61 @@ def learning_rate_multipliers(
   Raises:
     OptimizerError: An expression that matches no parameter.
   """
+  return _first_matches(params, multipliers, 1.0, 'multipliers')
+
+
+def layerwise_multipliers(
+  num_layers: int,
+  decay: float,
+  encoder: float = 1.0,
+  prefix: str = 'encoder/',
+) -> dict[str, float]:
+  """Factors of the learning rate that fall towards an encoder's input.
+
+  COMES, Table 4: an encoder rate of 1e-5 beside 3.1e-5, layer-wise decay .95.
+
+  Args:
+    num_layers: Of the encoder.
+    decay: The factor from a layer to the one below, above 0, at most 1; the
+      embeddings count as the layer below the first.
+    encoder: The last layer's rate as a share of the learning rate.
+    prefix: What the encoder's parameters are called.
+
+  Returns:
+    For `multipliers`: expression -> factor.
+
+  Raises:
+    OptimizerError: A decay out of range.
+  """
+  if not 0 < decay <= 1:
+    raise OptimizerError(f'decay = {decay}: above 0, at most 1')
+  start = '^' + re.escape(prefix)
+  factors = {
+    f'{start}layers_{n}/': encoder * decay ** (num_layers - 1 - n)
+    for n in range(num_layers)
+  }
+  return {**factors, f'{start}embeddings/': encoder * decay**num_layers}
+
+
+def _first_matches(
+  params: PyTree, rules: Mapping[str, Any], default: Any, what: str
+) -> PyTree:
+  """For every parameter the value of the first expression in its name."""
   used: set[str] = set()
 
-  def one(path: Any, leaf: Any) -> float:
+  def one(path: Any, leaf: Any) -> Any:
     del leaf
     name = parameter_name(path)
-    for expression, factor in multipliers.items():
+    for expression, value in rules.items():
       if re.search(expression, name):
         used.add(expression)
-        return float(factor)
-    return 1.0
+        return type(default)(value)
+    return default
 
   tree = jax.tree_util.tree_map_with_path(one, params)
-  if idle := sorted(set(multipliers) - used):
+  if idle := sorted(set(rules) - used):
     raise OptimizerError(
-      f'multipliers: {idle} match no parameter (or earlier expressions match '
+      f'{what}: {idle} match no parameter (or earlier expressions match '
       "all of theirs); a name looks like 'encoder/layers_0/mlp/wo/kernel'"
     )
   return tree
@@ -219,6 +295,7 @@ def _optimizer(
   clip_norm: float | None,
   multipliers: Mapping[str, float] | None,
   no_decay: str,
+  frozen: Mapping[str, int] | None,
 ) -> Optimizer:
   def decays(params: PyTree) -> PyTree:
     return jax.tree_util.tree_map_with_path(
@@ -230,7 +307,13 @@ def _optimizer(
   parts = [*parts, optax.scale_by_learning_rate(schedule)]
   if multipliers:
     parts = [*parts, _scale_by_multipliers(multipliers)]
-  return Optimizer(optax.chain(*parts), schedule, clip_norm)
+  for expression, steps in (frozen or {}).items():
+    if steps < ALWAYS:
+      raise OptimizerError(
+        f'frozen: {expression!r} for {steps} updates: give a number of them, '
+        f'or {ALWAYS} for always'
+      )
+  return Optimizer(optax.chain(*parts), schedule, clip_norm, frozen or {})
 
 
 def _scale_by_multipliers(

@@ -211,6 +211,7 @@ def make_step(
     # A batch that weighs nothing (no pair to rank) leaves the loss at zero.
     scale = 1.0 / jnp.where(weight > 0, weight, 1.0)
     gradients = jax.tree.map(lambda g: g * scale, gradients)
+    gradients = optimizer.thaw(gradients, state.step)
     norm = _norm(gradients)
     if optimizer.clip_norm is not None:
       shrink = jnp.minimum(1.0, optimizer.clip_norm / (norm + 1e-12))
@@ -218,6 +219,7 @@ def make_step(
     updates, opt_state = optimizer.transformation.update(
       gradients, state.opt_state, state.params
     )
+    updates = optimizer.thaw(updates, state.step)
     params = optax.apply_updates(state.params, updates)
     ema = state.ema
     if ema_decay is not None:

@@ -1,0 +1,71 @@
+"""What describes a model beside its weights, whatever network it is.
+
+A T5 network is described as a bundle is, an estimator and a miniature as their
+folders are; each module has ``write_description`` and ``read_description``.
+With that in MODEL_DIR the checkpoints of a run score by themselves. Not here:
+weights.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from t5score_jax.checkpoints import bundle, estimators, miniatures
+from t5score_jax.checkpoints.weights import CheckpointError
+from t5score_jax.nn import bert, heads, t5
+
+CONFIG_FILE = bundle.CONFIG_FILE
+_MODULES: tuple[tuple[type, Any], ...] = (
+  (t5.T5Config, bundle),
+  (heads.EstimatorConfig, estimators),
+  (bert.BertConfig, miniatures),
+)
+
+
+def write(
+  folder: str | os.PathLike[str],
+  config: Any,
+  tokenizer: Any,
+  settings: Mapping[str, Any],
+) -> None:
+  """Writes a description into an existing folder.
+
+  Args:
+    folder: each of its files appears whole or not at all.
+    config: a ``T5Config``, an ``EstimatorConfig``, or the ``BertConfig`` of a
+      miniature.
+    tokenizer: a ``Vocabulary`` for T5, else a ``SubwordTokenizer``.
+    settings: how the model wants to be used; JSON-serialisable.
+
+  Raises:
+    CheckpointError: a configuration of another kind.
+  """
+  for kind, module in _MODULES:
+    if isinstance(config, kind):
+      module.write_description(folder, config, tokenizer, settings)
+      return
+  raise CheckpointError(
+    f'a {type(config).__name__} cannot be described; known are '
+    + ', '.join(kind.__name__ for kind, _ in _MODULES)
+  )
+
+
+def read(
+  folder: str | os.PathLike[str],
+) -> tuple[Any, Any, dict[str, Any]]:
+  """Reads (configuration, tokenizer, settings) of a described folder.
+
+  Raises:
+    CheckpointError: it is damaged.
+  """
+  path = Path(folder)
+  module: Any = bundle
+  if estimators.is_estimator(path):
+    module = estimators
+  elif miniatures.is_miniature(path):
+    module = miniatures
+  found: tuple[Any, Any, dict[str, Any]] = module.read_description(path)
+  return found

@@ -1,0 +1,116 @@
+"""How well a regressor agrees with held-out ratings, during training.
+
+Injected by gin as the evaluators of `training/evaluators.py` are. Not here:
+scoring of texts (`metrics/`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Protocol
+
+import jax
+import numpy as np
+
+from t5score_jax import processes, regressors
+from t5score_jax.evaluation import correlation
+from t5score_jax.training import evaluators, inputs
+
+PyTree = Any
+# Of examples that are correlated apart, such as language pairs.
+GROUPS_KEY = 'groups'
+
+
+class Epochs(Protocol):
+  """Held-out examples: `ArrayDataset` and `TextsDataset` are such."""
+
+  batch_size: int
+
+  def epoch(self) -> Iterator[inputs.Batch]:
+    """Yields every example once, the last batch short."""
+
+
+class PearsonEvaluator:
+  """Pearson's correlation of each output with the ratings of held-out data.
+
+  Gives 'pearson', the mean over outputs, each with its name where there are
+  several, and 'mse'. With an array 'groups' int [N] in the data, correlations
+  are means over the groups. A correlation that is not defined (an output, or
+  all ratings, constant) counts as 0.
+  """
+
+  def __init__(
+    self,
+    model: regressors.Regressor,
+    datasets: Epochs | Sequence[Epochs],
+    name: str = 'validation',
+    outputs: Sequence[str] = (),
+  ):
+    """Sets up the evaluator.
+
+    Args:
+      model: Predicts.
+      datasets: Held-out batches with 'ratings', or several such datasets, as
+        of several lengths.
+      name: Of this evaluator in reports.
+      outputs: Names of the outputs; 'output_0' and so on by default.
+    """
+    self.name = name
+    self._model = model
+    several = isinstance(datasets, Sequence)
+    self._datasets = list(datasets) if several else [datasets]  # type: ignore[call-overload,list-item]
+    self._outputs = tuple(outputs)
+    self._predict = jax.jit(lambda p, batch: model.predict(p, batch))
+
+  def predictions(
+    self, params: PyTree
+  ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Predictions and ratings [N, outputs], groups [N], float64 and int."""
+    found: list[tuple[np.ndarray, ...]] = []
+    for dataset in self._datasets:
+      for batch in dataset.epoch():
+        ratings = np.asarray(batch.pop('ratings'), np.float64)
+        rows = len(ratings)
+        groups = batch.pop(GROUPS_KEY, np.zeros(rows, np.int32))
+        # One shape, so that one program serves the last batch too.
+        padded = {
+          key: np.concatenate(
+            [array, np.repeat(array[:1], dataset.batch_size - rows, axis=0)]
+          )
+          for key, array in batch.items()
+        }
+        placed = evaluators.beside(params, padded)
+        result = processes.local_copy(self._predict(params, placed))
+        values = np.asarray(result, np.float64)[:rows]
+        found.append((values, ratings.reshape(rows, -1), groups))
+    predicted, rated, groups = map(np.concatenate, zip(*found, strict=True))
+    return predicted, rated, groups
+
+  def evaluate(self, params: PyTree) -> Mapping[str, float]:
+    """See the class."""
+    predicted, rated, groups = self.predictions(params)
+    width = predicted.shape[1]
+    names = self._outputs or tuple(f'output_{n}' for n in range(width))
+    by_output = {
+      name: _pearson(predicted[:, n], rated[:, n], groups)
+      for n, name in enumerate(names)
+    }
+    numbers = {
+      'pearson': float(np.mean(list(by_output.values()))),
+      'mse': float(np.nanmean((predicted - rated) ** 2)),
+    }
+    return numbers if width == 1 else {**numbers, **by_output}
+
+
+def _pearson(
+  predicted: np.ndarray, rated: np.ndarray, groups: np.ndarray
+) -> float:
+  values = []
+  for group in np.unique(groups):
+    chosen = (groups == group) & ~np.isnan(rated)
+    x, y = predicted[chosen], rated[chosen]
+    if len(x) < 2 or np.ptp(x) == 0 or np.ptp(y) == 0:
+      values.append(0.0)
+    else:
+      values.append(float(correlation.pearson(x, y)))
+  return float(np.mean(values))

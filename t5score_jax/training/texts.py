@@ -1,0 +1,119 @@
+"""Batches whose examples name texts by number: each text is stored once.
+
+SummEval's 44,880 training instances of COMES (section 4.1) hold fewer than
+3,000 distinct texts: an instance is a row of numbers, of a hypothesis, a source
+and a reference. A text comes into a batch as its tokens, or as the vectors of a
+frozen encoder. Not here: who writes the arrays, and what is made of a batch
+(`regressors.py`).
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+
+from t5score_jax.training import inputs, shares
+
+ROLES = ('hypothesis', 'source', 'reference')
+FORMS = ('tokens', 'vectors')
+
+
+class TextsDataset:
+  """A folder of instances beside a folder of texts.
+
+  `PATH/hypothesis.npy`, `source.npy` and perhaps `reference.npy` hold int [N],
+  numbers of texts; `ratings.npy` float [N, outputs], NaN where not rated.
+  `TEXTS/tokens.npy` holds int [T, length], padded at the end, and
+  `TEXTS/vectors.npy` float [T, layers, emb_dim].
+
+  Attributes:
+    batch_size: Instances a batch over all processes.
+    num_examples: Instances in an epoch.
+  """
+
+  def __init__(
+    self,
+    path: str | os.PathLike[str],
+    texts: str | os.PathLike[str],
+    batch_size: int,
+    form: str = 'tokens',
+    pad_id: int = 0,
+    seed: int = 0,
+    shuffle: bool = True,
+  ):
+    """Opens the arrays.
+
+    Args:
+      path: Folder of the instances.
+      texts: Folder of the texts.
+      batch_size: Instances a batch over all processes.
+      form: 'tokens' gives `ROLE_tokens` int32 [B, length], as long as the
+        longest text in that role; 'vectors' gives `ROLE_vectors` float32
+        [B, layers, emb_dim].
+      pad_id: Of the tokens.
+      seed: Of the order.
+      shuffle: Whether to shuffle, anew each epoch.
+
+    Raises:
+      inputs.DatasetError: Arrays are missing, or name texts that are not
+        there.
+    """
+    if form not in FORMS:
+      raise inputs.DatasetError(f'form = {form!r}: use one of {list(FORMS)}')
+    self._rows = inputs.ArrayDataset(path, batch_size, seed, shuffle)
+    self.batch_size = batch_size
+    self.num_examples = self._rows.num_examples
+    self._form = form
+    file = Path(texts) / f'{form}.npy'
+    if not file.is_file():
+      raise inputs.DatasetError(f'{file}: there is no such array of texts')
+    self._table = np.load(file, mmap_mode='r')
+    # Read once: which texts each role has, and how long they are.
+    whole = self._rows.examples(np.arange(self.num_examples))
+    self._roles = [role for role in ROLES if role in whole]
+    if self._roles[:2] != list(ROLES[:2]) or 'ratings' not in whole:
+      raise inputs.DatasetError(
+        f'{path}: hypothesis.npy, source.npy and ratings.npy are needed; '
+        f'found {sorted(whole)}'
+      )
+    self._lengths = {}
+    for role in self._roles:
+      used = np.unique(whole[role])
+      if used[0] < 0 or used[-1] >= len(self._table):
+        raise inputs.DatasetError(
+          f'{path}: {role}.npy names text {used[0]} to {used[-1]}; {file} has '
+          f'{len(self._table)}'
+        )
+      if form == 'tokens':
+        lengths = np.sum(self._table[used] != pad_id, axis=1)
+        self._lengths[role] = int(lengths.max())
+
+  def examples(self, positions: np.ndarray) -> inputs.Batch:
+    """Gathers instances; see `inputs.ArrayDataset.examples`."""
+    return self._with_texts(self._rows.examples(positions))
+
+  def batches(
+    self, start_step: int = 0, share: shares.Share = shares.WHOLE
+  ) -> Iterator[inputs.Batch]:
+    """See `inputs.Dataset`."""
+    rows = share.rows(self.batch_size)
+    for step in itertools.count(start_step):
+      yield self.examples(step * self.batch_size + rows)
+
+  def epoch(self) -> Iterator[inputs.Batch]:
+    """Yields every instance once in stored order; the last batch is short."""
+    yield from map(self._with_texts, self._rows.epoch())
+
+  def _with_texts(self, rows: inputs.Batch) -> inputs.Batch:
+    batch = {k: v for k, v in rows.items() if k not in self._roles}
+    kind = np.int32 if self._form == 'tokens' else np.float32
+    for role in self._roles:
+      texts = self._table[rows[role]]
+      if self._form == 'tokens':
+        texts = texts[:, : self._lengths[role]]
+      batch[f'{role}_{self._form}'] = np.asarray(texts, kind)
+    return batch
