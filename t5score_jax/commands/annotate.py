@@ -14,12 +14,17 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from t5score_jax.commands import score
 from t5score_jax.data import pair_shards, records
 from t5score_jax.data.records import Segment
 from t5score_jax.metrics import base
 
 SUMMARY = 'score shards of pairs with any metric, to distil it'
+
+# Pairs by which it is found out whether a metric is symmetric.
+_TRIED = 64
 
 _DESCRIPTION = """
 Scores the pairs that `t5score pairs` made with any metric of `t5score score`
@@ -144,7 +149,9 @@ def _run(args: argparse.Namespace) -> int:
     },
   )
   folder.write_manifest(
-    shards=len(shards), rows=sum(shard['rows'] for shard in shards)
+    shards=len(shards),
+    rows=sum(shard['rows'] for shard in shards),
+    symmetric=_is_symmetric(metric, args.pairs, shards),
   )
   wanted = range(first, len(shards), step)
   missing = [number for number in wanted if folder.done(number) is None]
@@ -175,6 +182,17 @@ def _option_files(options: dict[str, Any]) -> dict[str, str]:
     for name, value in options.items()
     if isinstance(value, str) and os.path.isfile(value)
   }
+
+
+def _is_symmetric(
+  metric: base.Metric, pairs: str, shards: list[dict[str, Any]]
+) -> bool:
+  """Whether some pairs score the same the other way round."""
+  rows = pair_shards.read_rows(pairs, 0, shards[0]['sha256'])
+  few = [_segment(row) for row in rows[:: len(rows) // _TRIED + 1]]
+  turned = [Segment(s.references[0], references=(s.hypothesis,)) for s in few]
+  one, other = (metric.score_segments(part).values for part in (few, turned))
+  return bool(np.abs(one - other).max() <= 1e-4 * max(np.ptp(one), 1e-6))
 
 
 def _segment(row: dict[str, Any]) -> Segment:

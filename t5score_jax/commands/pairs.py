@@ -321,6 +321,10 @@ def _run(args: argparse.Namespace) -> None:
     'version': t5score_jax.__version__,
   }
   folder = pair_shards.Folder(args.output, 'pairs', identity)
+  if folder.is_complete() and (folder.path / TEXTS_FILE).exists():
+    if not args.quiet:
+      print(f'{args.output}: all shards are there already')
+    return
   folder.write_manifest()
   spill = folder.path / _SPILL
   shutil.rmtree(spill, ignore_errors=True)

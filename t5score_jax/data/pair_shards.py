@@ -112,6 +112,14 @@ class Folder:
       return None
     return info if digest(path) == info.get('sha256') else None
 
+  def is_complete(self) -> bool:
+    """Whether the number of shards is known, and all are there and intact."""
+    path = self.path / MANIFEST
+    count = _read_json(path).get('shards') if path.exists() else None
+    return isinstance(count, int) and all(
+      self.done(number) for number in range(count)
+    )
+
   def write(
     self, number: int, rows: Iterable[Row], info: Mapping[str, Any]
   ) -> dict[str, Any]:

@@ -323,7 +323,9 @@ def _sources(path: Path) -> dict[str, Source]:
   with open(path, encoding='utf-8') as lines:
     for line in lines:
       name, item = json.loads(line)
-      source = found.setdefault(name, Source(*item.get('ids', ())))
+      # What has no id gets one, so that texts of one source stay together.
+      ids = item.get('ids') or (None, None, _digest(name)[:6].hex())
+      source = found.setdefault(name, Source(*ids))
       if 'variants' in item:
         source.variants.append(tuple(item['variants']))
       elif 'original' in item:
