@@ -361,11 +361,11 @@ def metric_options(args: argparse.Namespace) -> dict[str, Any]:
       raise UsageError(f'--option takes NAME=VALUE, not {text!r}')
     if name in _MODEL_OPTIONS and not is_lexical(args.model):
       raise UsageError(f'--option {name}: give {_MODEL_OPTIONS[name]}')
-    given[name] = _literal(value)
+    given[name] = literal(value)
   return given
 
 
-def _literal(text: str) -> Any:
+def literal(text: str) -> Any:
   """A number, True, False or None where it looks like one, else the text."""
   try:
     return ast.literal_eval(text)

@@ -27,6 +27,7 @@ import dataclasses
 import difflib
 import importlib
 import inspect
+import math
 import pkgutil
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, ClassVar
@@ -158,11 +159,14 @@ class Metric(abc.ABC):
 
   Attributes:
     name: The name to show.
+    num_parameters: How many numbers the model behind it has; None for a metric
+      without a model.
     VARIANTS: Options that a suffix of the metric's name stands for:
       `{'++': {'word_order': 2}}` in `chrf.py` makes `chrf++`.
   """
 
   name: str
+  num_parameters: int | None = None
   VARIANTS: ClassVar[Mapping[str, Mapping[str, Any]]] = {}
 
   @abc.abstractmethod
@@ -313,6 +317,13 @@ def share(part: int, whole: int) -> str:
   if not whole:
     return f'{part} {"text" if part == 1 else "texts"}'
   return f'{part} of {whole} texts ({100 * part / whole:.1f}%)'
+
+
+def count_parameters(params: Any) -> int:
+  """How many numbers a tree of arrays holds: mappings of arrays, nested."""
+  if isinstance(params, Mapping):
+    return sum(count_parameters(part) for part in params.values())
+  return math.prod(params.shape)
 
 
 def check_choice(option: str, value: str, choices: Sequence[str]) -> None:

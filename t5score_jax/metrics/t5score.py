@@ -145,6 +145,7 @@ class Metric(base.Metric):
       num_partitions=num_partitions,
       spread=spread,
     )
+    self.num_parameters = base.count_parameters(bundle.params)
     self._model = {
       'model': str(bundle.settings.get('name') or Path(model).name),
       'checkpoint': bundles.checkpoint_hash(bundle.params),
