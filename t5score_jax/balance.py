@@ -11,6 +11,7 @@ from __future__ import annotations
 import heapq
 import zlib
 from collections.abc import Iterable, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -76,8 +77,31 @@ def gather(data: bytes) -> list[bytes]:
   return [b''.join(part) for part in parts]
 
 
-def agree(texts: Iterable[str | tuple[int, ...]], what: str) -> None:
-  """Checks that all processes have the same texts.
+def exchange(values: np.ndarray, owner: np.ndarray) -> np.ndarray:
+  """Fills in the rows that other processes have computed.
+
+  Args:
+    values: [N, ...], of which this process knows the rows that it owns.
+    owner: int [N], the process of each row.
+
+  Returns:
+    [N, ...] of the same dtype, the same in all processes.
+
+  Raises:
+    RuntimeError: JAX's, when a process is gone.
+  """
+  if processes.count() == 1:
+    return values
+  whole = values.copy()
+  own = np.ascontiguousarray(values[owner == processes.index()])
+  for process, data in enumerate(gather(own.tobytes())):
+    rows = np.frombuffer(data, values.dtype).reshape(-1, *values.shape[1:])
+    whole[owner == process] = rows
+  return whole
+
+
+def agree(texts: Iterable[Any], what: str) -> None:
+  """Checks that all processes have the same texts, or other plain values.
 
   Raises:
     processes.ProcessError: They don't.

@@ -9,6 +9,7 @@ Not here: the arithmetic (``nn/heads.py``), and how texts become batches
 from __future__ import annotations
 
 import dataclasses
+import itertools
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -42,7 +43,7 @@ class TextVectors:
   windowed: int
 
 
-class TextEmbedder(encoding.TextEncoder):
+class TextEmbedder(encoding.RowEncoder):
   """An estimator's encoder, layer mix and pooling on all local devices.
 
   With ``windows`` a text that is longer than ``max_length`` is read whole, in
@@ -132,8 +133,9 @@ class TextEmbedder(encoding.TextEncoder):
     mask = (tokens != c.encoder.pad_id).astype(np.float32)
     return heads.layer_vectors(c, states, mask)
 
-  def _row_axis(self, kind: str) -> int:
-    return 0
+  def _logical_axes(self, params: Mapping[str, Any]) -> Mapping[str, Any]:
+    axes = heads.logical_axes({'estimator': {}, **params})
+    return {name: axes[name] for name in params}
 
   def _vectors(
     self,
@@ -142,50 +144,53 @@ class TextEmbedder(encoding.TextEncoder):
     progress: encoding.Progress | None,
   ) -> TextVectors:
     distinct = {text: n for n, text in enumerate(dict.fromkeys(texts))}
-    encoded = self.tokenizer.encode_batch(
-      list(distinct), _WHOLE if self.windows else self.max_length
-    )
-    rows: list[list[int]] = []
-    owners: list[int] = []
-    windowed = 0
-    for n, text in enumerate(encoded):
-      ids, several = [text.ids], False
-      if self.windows:
-        ids, several = windows.split(text, self.max_length, self.stride)
-      rows += ids
-      owners += [n] * len(ids)
-      windowed += several
+    all_texts = list(distinct)
     width = self._config.emb_dim
     shape = (width,) if kind == 'mixed' else (len(self.layers), width)
-    found = np.zeros((len(rows), *shape), np.float32)
-    left = np.bincount(owners, minlength=len(distinct))
-    for chosen, vectors in self.run(rows, kind=kind):
-      found[chosen] = vectors
-      if progress:
-        np.subtract.at(left, np.asarray(owners)[chosen], 1)
-        progress(int(np.sum(left == 0)), len(distinct))
-    if windowed:
-      found = _combined(found, np.asarray(owners), self._estimator.pooling)
+    found = np.zeros((len(all_texts), *shape), np.float32)
+    cut = windowed = 0
+    for start in range(0, len(all_texts), encoding.WINDOW):
+      part = all_texts[start : start + encoding.WINDOW]
+      encoded = self.tokenizer.encode_batch(
+        part, _WHOLE if self.windows else self.max_length
+      )
+      cut += sum(text.cut for text in encoded)
+      pieces = [[text.ids] for text in encoded]
+      if self.windows:
+        pieces = [
+          windows.split(text, self.max_length, self.stride) for text in encoded
+        ]
+      counts = np.array([len(ids) for ids in pieces])
+      vectors = self.rows(
+        list(itertools.chain.from_iterable(pieces)),
+        kind=kind,
+        shape=shape,
+        done=encoding.within(progress, start, len(part), len(all_texts)),
+      )
+      found[start : start + len(part)] = _combined(
+        vectors, counts, self._estimator.pooling
+      )
+      windowed += int(np.sum(counts > 1))
     places = np.array([distinct[text] for text in texts], np.int64)
-    return TextVectors(
-      found[places], len(distinct), sum(e.cut for e in encoded), windowed
-    )
+    return TextVectors(found[places], len(all_texts), cut, windowed)
 
 
 def _combined(
-  vectors: np.ndarray, owners: np.ndarray, pooling: str
+  vectors: np.ndarray, counts: np.ndarray, pooling: str
 ) -> np.ndarray:
   """Vectors of windows to vectors of texts.
 
   Args:
-    vectors: float32 [windows, ...].
-    owners: int [windows], the text of each, ascending without gaps.
+    vectors: float32 [windows, ...], text by text.
+    counts: int [texts], windows of each.
     pooling: the estimator's.
   """
-  starts = np.flatnonzero(np.diff(owners, prepend=-1))
+  if counts.max() == 1:
+    return vectors
+  starts = np.cumsum(counts) - counts
   if pooling == 'max':
     return np.maximum.reduceat(vectors, starts)
   # All windows of a text have the same number of tokens.
   total = np.add.reduceat(vectors.astype(np.float64), starts)
-  counts = np.bincount(owners).reshape(-1, *[1] * (vectors.ndim - 1))
-  return (total / counts).astype(np.float32)
+  mean = total / counts.reshape(-1, *[1] * (vectors.ndim - 1))
+  return np.asarray(mean, np.float32)

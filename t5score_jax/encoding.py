@@ -10,20 +10,18 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from t5score_jax import buckets, compilation_cache
+from t5score_jax import balance, buckets, placement, processes
 from t5score_jax.checkpoints.encoders import EncoderBundle
 from t5score_jax.data.subwords import Encoded
 from t5score_jax.nn import bert
 
-DTYPES = ('float32', 'bfloat16')
 _BATCH_TOKENS = {'cpu': 2048}
 _ACCELERATOR_BATCH_TOKENS = 65536
 # Seconds to compile one more shape, and operations a second: only to weigh
@@ -32,8 +30,12 @@ _COMPILE_SECONDS = 1.5
 _RATE = {'cpu': 5e10}
 _ACCELERATOR_RATE = 3e13
 
-# Called with the number of texts done and the number of all.
-Progress = Callable[[int, int], None]
+# Called with the number of texts done and the number of all; with several
+# processes, as if all were as far as this one.
+Progress = placement.Progress
+
+#: Texts whose tokens are in memory at one time.
+WINDOW = 32768
 
 
 @dataclasses.dataclass(frozen=True)
@@ -52,8 +54,8 @@ class TextStates:
 class TextEncoder:
   """An encoder on all local devices.
 
-  States don't depend on batch size, order, other texts or the number of
-  devices (float32: within 1e-5).
+  States don't depend on batch size, order, other texts, nor the number of
+  devices and processes (float32: within 1e-5).
 
   Args:
     bundle: the encoder.
@@ -62,9 +64,13 @@ class TextEncoder:
       computed.
     max_length: tokens a text, special ones included; the rest is cut. Default
       and maximum: what the encoder has positions for.
-    batch_tokens: tokens a batch on one device, padding included.
+    batch_tokens: tokens a batch on one copy of the encoder, padding included.
     dtype: of the computation, 'float32' or 'bfloat16'.
     devices: default all local devices.
+    num_partitions: devices over which one copy of the weights is divided, for
+      encoders that don't fit one; the other devices hold copies.
+    spread: whether all processes work on the same texts: each does its share
+      and has all results.
 
   Raises:
     ValueError: an argument is out of range.
@@ -79,9 +85,13 @@ class TextEncoder:
     batch_tokens: int | None = None,
     dtype: str = 'float32',
     devices: Sequence[jax.Device] | None = None,
+    num_partitions: int = 1,
+    spread: bool = False,
   ):
-    if dtype not in DTYPES:
-      raise ValueError(f'dtype {dtype!r}: use one of {", ".join(DTYPES)}')
+    if dtype not in placement.DTYPES:
+      raise ValueError(
+        f'dtype {dtype!r}: use one of {", ".join(placement.DTYPES)}'
+      )
     if batch_tokens is not None and batch_tokens < 1:
       raise ValueError(f'batch_tokens {batch_tokens}: must be positive')
     longest = bundle.config.max_length
@@ -89,25 +99,21 @@ class TextEncoder:
       raise ValueError(
         f'max_length {max_length}: the encoder takes 3 to {longest} tokens'
       )
-    compilation_cache.enable()
-    devices = list(devices or jax.local_devices())
-    platform = devices[0].platform
     self.layers = resolve_layers(layers, bundle.config.num_layers)
     self.max_length = max_length or longest
     self.dtype = dtype
     self.tokenizer = bundle.tokenizer
     self._config = dataclasses.replace(bundle.config, dtype=dtype)
-    self._count = len(devices)
-    self._batch_tokens = (
+    self._devices = placement.Devices(devices, num_partitions)
+    platform = self._devices.platform
+    self._batch_tokens = self._devices.copies * (
       batch_tokens or _BATCH_TOKENS.get(platform, _ACCELERATOR_BATCH_TOKENS)
-    ) * self._count
-    mesh = Mesh(np.asarray(devices), ('data',))
-    self._rows = NamedSharding(mesh, PartitionSpec('data'))
-    self._mesh = mesh
-    everywhere = NamedSharding(mesh, PartitionSpec())
-    self._params = jax.device_put(self._all_params(bundle), everywhere)
+    )
+    self._params = self._devices.put(dict(bundle.params), self._logical_axes)
     self._rate = _RATE.get(platform, _ACCELERATOR_RATE)
     self._programs: dict[tuple[str, int, int], Callable[..., jax.Array]] = {}
+    self._processes = processes.count() if spread else 1
+    self._process = processes.index() if spread else 0
 
   def tokenize(self, texts: Sequence[str]) -> list[Encoded]:
     """Encodes texts as ids, cut to ``max_length``."""
@@ -116,7 +122,10 @@ class TextEncoder:
   def states(
     self, texts: Sequence[str], progress: Progress | None = None
   ) -> list[TextStates]:
-    """Hidden states of texts, in their order; equal texts share theirs."""
+    """Hidden states of texts, in their order; equal texts share theirs.
+
+    All of them are computed in this process: states are too large to tell.
+    """
     distinct = list(dict.fromkeys(texts))
     encoded = self.tokenize(distinct)
     found: list[TextStates | None] = [None] * len(distinct)
@@ -134,13 +143,43 @@ class TextEncoder:
     by_text = dict(zip(distinct, found, strict=True))
     return [by_text[text] for text in texts]  # type: ignore[misc]
 
+  def share(self, costs: np.ndarray, identity: Iterable[Any]) -> np.ndarray:
+    """Divides work over the processes: int [N], the process of each item.
+
+    Args:
+      costs: [N], of each item.
+      identity: what all processes must have alike.
+
+    Raises:
+      processes.ProcessError: they don't.
+    """
+    if self._processes > 1:
+      balance.agree(identity, 'the texts')
+    return balance.owners(costs, self._processes)
+
+  def own(self, owner: np.ndarray) -> np.ndarray:
+    """The items that are this process's, int [n], by what ``share`` gave."""
+    return np.flatnonzero(owner == self._process)
+
+  def exchange(self, values: np.ndarray, owner: np.ndarray) -> np.ndarray:
+    """Puts together what the processes have computed, [N, ...].
+
+    Raises:
+      placement.ScoringError: a value is not finite.
+    """
+    if self._processes > 1:
+      values = balance.exchange(values, owner)
+    if not np.isfinite(values).all():
+      raise placement.ScoringError(placement.not_finite(self.dtype))
+    return values
+
   def run(
     self,
     ids: Sequence[Sequence[int]],
     types: Sequence[Sequence[int]] | None = None,
     kind: str = 'states',
   ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """Encodes sequences of ids, the longest first.
+    """Encodes sequences of ids in this process, the longest first.
 
     Args:
       ids: N sequences, none longer than ``max_length``.
@@ -165,12 +204,12 @@ class TextEncoder:
         if types is not None:
           segments[row, : lengths[index]] = types[index]
       program = self._program(kind, rows, length)
-      states = program(
-        self._params, *jax.device_put((tokens, segments), self._rows)
+      result = program(
+        self._params, *jax.device_put((tokens, segments), self._devices.rows)
       )
       if waiting is not None:
         yield self._fetched(kind, *waiting)
-      waiting = chosen, states
+      waiting = chosen, result
     if waiting is not None:
       yield self._fetched(kind, *waiting)
 
@@ -179,8 +218,8 @@ class TextEncoder:
   def _row_axis(self, kind: str) -> int:
     return 1
 
-  def _all_params(self, bundle: Any) -> Mapping[str, Any]:
-    return dict(bundle.params)
+  def _logical_axes(self, params: Mapping[str, Any]) -> Mapping[str, Any]:
+    return bert.logical_axes(params)
 
   def _apply(
     self,
@@ -224,24 +263,72 @@ class TextEncoder:
     rows = max(1, self._batch_tokens // length)
     if members <= buckets.SMALL_ROWS < rows:
       rows = buckets.SMALL_ROWS
-    return -(-rows // self._count) * self._count
+    copies = self._devices.copies
+    return -(-rows // copies) * copies
 
   def _program(
     self, kind: str, rows: int, length: int
   ) -> Callable[..., jax.Array]:
     key = kind, rows, length
     if key not in self._programs:
-      ids = jax.ShapeDtypeStruct((rows, length), jnp.int32, sharding=self._rows)
-      spec = PartitionSpec(*[None] * self._row_axis(kind), 'data')
-      program = jax.jit(
+      ids = self._devices.ids(rows, length)
+      self._programs[key] = self._devices.compile_in(
+        self.dtype,
         functools.partial(self._apply, kind),
-        out_shardings=NamedSharding(self._mesh, spec),
+        *(self._params, ids, ids),
+        out=self._devices.rows_on(self._row_axis(kind)),
       )
-      precision = 'float32' if self.dtype == 'float32' else 'default'
-      # Products in less than float32 are what accelerators do unless told.
-      with jax.default_matmul_precision(precision):
-        self._programs[key] = program.lower(self._params, ids, ids).compile()
     return self._programs[key]
+
+
+class RowEncoder(TextEncoder):
+  """As ``TextEncoder``, where a subclass makes one small array of a row."""
+
+  def _row_axis(self, kind: str) -> int:
+    return 0
+
+  def rows(
+    self,
+    ids: Sequence[Sequence[int]],
+    types: Sequence[Sequence[int]] | None = None,
+    *,
+    kind: str,
+    shape: tuple[int, ...] = (),
+    done: Callable[[float], None] | None = None,
+  ) -> np.ndarray:
+    """What becomes of N sequences, float32 [N, *shape], in their order.
+
+    Args:
+      ids: as for ``run``.
+      types: likewise.
+      kind: likewise.
+      shape: that of one row's result.
+      done: told what share of its rows this process has done.
+
+    Raises:
+      placement.ScoringError: a number is not finite.
+      processes.ProcessError: the processes have different texts.
+    """
+    owner = self.share(np.array([len(row) for row in ids]), ids)
+    own = self.own(owner)
+    found = np.zeros((len(ids), *shape), np.float32)
+    own_types = None if types is None else [types[i] for i in own]
+    count = 0
+    for chosen, values in self.run([ids[i] for i in own], own_types, kind):
+      found[own[chosen]] = values
+      count += len(chosen)
+      if done:
+        done(count / len(own))
+    return self.exchange(found, owner)
+
+
+def within(
+  progress: Progress | None, start: int, count: int, total: int
+) -> Callable[[float], None] | None:
+  """Tells of a share of ``count`` items, after ``start``, of ``total``."""
+  if progress is None:
+    return None
+  return lambda share: progress(start + round(share * count), total)
 
 
 def resolve_layers(layers: Sequence[int], depth: int) -> tuple[int, ...]:

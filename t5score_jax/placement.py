@@ -1,4 +1,4 @@
-"""A model on this process's devices: what scoring and generation share.
+"""A model on this process's devices: what all that scores and generates shares.
 
 Weights lie on every device, or in parts over a few of them where one is too
 small; rows of a batch are divided over the copies. Not here: which texts make a
@@ -56,8 +56,115 @@ _RULES: axes.Rules = (
 )
 
 
-class Placed:
-  """A model on this process's devices, ready to be compiled for.
+class Devices:
+  """This process's devices, as places for copies of a model.
+
+  Attributes:
+    platform: 'cpu', 'gpu' or 'tpu'.
+    copies: copies of the model; a batch has a multiple of them as rows.
+    rows: the sharding of a batch, its rows divided over the copies.
+    everywhere: the sharding of what every device holds whole.
+
+  Args:
+    devices: default all local devices.
+    num_partitions: devices over which one copy of the weights is divided.
+
+  Raises:
+    ValueError: ``num_partitions`` does not divide the devices.
+  """
+
+  def __init__(
+    self,
+    devices: Sequence[jax.Device] | None = None,
+    num_partitions: int = 1,
+  ):
+    devices = list(devices or jax.local_devices())
+    if num_partitions < 1 or len(devices) % num_partitions:
+      raise ValueError(
+        f'num_partitions {num_partitions}: does not divide the '
+        f'{len(devices)} devices of this process ({devices[0].platform})'
+      )
+    compilation_cache.enable()
+    self.platform = devices[0].platform
+    self.copies = len(devices) // num_partitions
+    self._mesh = jax.make_mesh(
+      (self.copies, num_partitions),
+      ('data', 'model'),
+      axis_types=(AxisType.Auto, AxisType.Auto),
+      devices=devices,
+    )
+    self.rows = self.rows_on(0)
+    self.everywhere = NamedSharding(self._mesh, PartitionSpec())
+
+  def rows_on(self, axis: int) -> NamedSharding:
+    """The sharding of an array whose rows stand on some axis."""
+    return NamedSharding(self._mesh, PartitionSpec(*[None] * axis, 'data'))
+
+  def put(self, params: Any, logical_axes: Callable[[Any], Any]) -> Any:
+    """Puts parameters on the devices, divided as the rules say.
+
+    Args:
+      params: a tree of arrays, or of ``jax.ShapeDtypeStruct`` to be compiled
+        for, on devices that need not be there.
+      logical_axes: names the axes of such a tree's leaves.
+    """
+    abstract = isinstance(jax.tree.leaves(params)[0], jax.ShapeDtypeStruct)
+    if self._mesh.shape['model'] == 1 and not abstract:
+      return jax.device_put(params, self.everywhere)
+    sizes = dict(self._mesh.shape)
+
+    def put(names: tuple[str, ...], leaf: Any) -> Any:
+      spec = axes.partition_spec(names, leaf.shape, _RULES, sizes)
+      sharding = NamedSharding(self._mesh, spec)
+      if abstract:
+        return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding)
+      return jax.device_put(leaf, sharding)
+
+    return jax.tree.map(
+      put,
+      logical_axes(params),
+      params,
+      is_leaf=lambda leaf: isinstance(leaf, tuple),
+    )
+
+  def ids(self, *shape: int) -> jax.ShapeDtypeStruct:
+    """Stands for int32 ids of a batch, to be compiled for."""
+    return jax.ShapeDtypeStruct(shape, jnp.int32, sharding=self.rows)
+
+  def compile_in(
+    self,
+    dtype: str,
+    function: Callable[..., Any],
+    *arguments: Any,
+    out: NamedSharding,
+  ) -> Callable[..., Any]:
+    """Compiles a function of parameters and of arrays of some shapes.
+
+    Args:
+      dtype: of the computation; float32 means full precision also where the
+        hardware would round products.
+      function: what to compile.
+      *arguments: arrays on the devices, or what stands for them.
+      out: how the result lies.
+    """
+    precision = 'float32' if dtype == 'float32' else 'default'
+    with jax.default_matmul_precision(precision), self._named_axes():
+      program = jax.jit(function, out_shardings=out)
+      return program.lower(*arguments).compile()
+
+  @contextlib.contextmanager
+  def _named_axes(self) -> Iterator[None]:
+    """Within it, activations that name their axes lie as the rules say."""
+    # JAX 0.6, the last for Python 3.10, has the older name.
+    set_mesh: Any = getattr(jax, 'set_mesh', None) or getattr(
+      jax.sharding, 'use_mesh', None
+    )
+    with set_mesh(self._mesh), nn.logical_axis_rules(_RULES):
+      yield
+
+
+class Placed(Devices):
+  """A T5 model on this process's devices, ready to be compiled for.
 
   Attributes:
     config: the network's shape, in the dtype of the computation.
@@ -65,10 +172,6 @@ class Placed:
     max_length: tokens a text, ``</s>`` included.
     batch_tokens: tokens a batch on one copy of the model.
     dtype: 'float32' or 'bfloat16'.
-    platform: 'cpu', 'gpu' or 'tpu'.
-    copies: copies of the model; a batch has a multiple of them as rows.
-    rows: the sharding of a batch, its rows divided over the copies.
-    everywhere: the sharding of what every device holds whole.
 
   Args:
     bundle: network, weights and vocabulary.
@@ -102,53 +205,17 @@ class Placed:
       )
     if batch_tokens is not None and batch_tokens < 1:
       raise ValueError(f'batch_tokens {batch_tokens}: must be positive')
-    devices = list(devices or jax.local_devices())
-    if num_partitions < 1 or len(devices) % num_partitions:
-      raise ValueError(
-        f'num_partitions {num_partitions}: does not divide the '
-        f'{len(devices)} devices of this process ({devices[0].platform})'
-      )
-    compilation_cache.enable()
-    self.platform = devices[0].platform
+    super().__init__(devices, num_partitions)
     self.max_length = max_length
     self.batch_tokens = batch_tokens or _default_batch_tokens(self.platform)
     self.dtype = dtype
     self.vocabulary = bundle.vocabulary
     self.config = dataclasses.replace(bundle.config, dtype=dtype, remat='none')
-    self.copies = len(devices) // num_partitions
-    self._mesh = jax.make_mesh(
-      (self.copies, num_partitions),
-      ('data', 'model'),
-      axis_types=(AxisType.Auto, AxisType.Auto),
-      devices=devices,
-    )
-    self.rows = NamedSharding(self._mesh, PartitionSpec('data'))
-    self.everywhere = NamedSharding(self._mesh, PartitionSpec())
-    self.params = self._put_params(bundle.params)
+    self.use_params(bundle.params)
 
   def use_params(self, params: Mapping[str, Any]) -> None:
     """Takes other weights of the same shapes."""
-    self.params = self._put_params(params)
-
-  def _put_params(self, params: Mapping[str, Any]) -> t5.Params:
-    abstract = isinstance(jax.tree.leaves(params)[0], jax.ShapeDtypeStruct)
-    if self._mesh.shape['model'] == 1 and not abstract:
-      return jax.device_put(params, self.everywhere)
-    sizes = dict(self._mesh.shape)
-
-    def put(names: tuple[str, ...], leaf: Any) -> Any:
-      spec = axes.partition_spec(names, leaf.shape, _RULES, sizes)
-      sharding = NamedSharding(self._mesh, spec)
-      if abstract:  # To be compiled for, on devices that need not be there.
-        return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding)
-      return jax.device_put(leaf, sharding)
-
-    return jax.tree.map(
-      put,
-      t5_axes.logical_axes(params),
-      params,
-      is_leaf=lambda leaf: isinstance(leaf, tuple),
-    )
+    self.params: t5.Params = self.put(params, t5_axes.logical_axes)
 
   def encode(
     self, texts: Sequence[Text]
@@ -177,10 +244,6 @@ class Placed:
       rows.append(np.asarray(ids, np.int32))
     return rows, cut
 
-  def ids(self, *shape: int) -> jax.ShapeDtypeStruct:
-    """Stands for int32 ids of a batch, to be compiled for."""
-    return jax.ShapeDtypeStruct(shape, jnp.int32, sharding=self.rows)
-
   def compile(
     self,
     function: Callable[..., Any],
@@ -188,21 +251,7 @@ class Placed:
     out: NamedSharding,
   ) -> Callable[..., Any]:
     """Compiles a function of the parameters and of arrays of some shapes."""
-    precision = 'float32' if self.dtype == 'float32' else 'default'
-    # Products in less than float32 are what accelerators do unless told.
-    with jax.default_matmul_precision(precision), self._named_axes():
-      program = jax.jit(function, out_shardings=out)
-      return program.lower(self.params, *shapes).compile()
-
-  @contextlib.contextmanager
-  def _named_axes(self) -> Iterator[None]:
-    """Within it, activations that name their axes lie as the rules say."""
-    # JAX 0.6, the last for Python 3.10, has the older name.
-    set_mesh: Any = getattr(jax, 'set_mesh', None) or getattr(
-      jax.sharding, 'use_mesh', None
-    )
-    with set_mesh(self._mesh), nn.logical_axis_rules(_RULES):
-      yield
+    return self.compile_in(self.dtype, function, self.params, *shapes, out=out)
 
 
 def not_finite(dtype: str) -> str:

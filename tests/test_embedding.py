@@ -9,7 +9,7 @@ import tiny_encoder
 from hypothesis import given
 from hypothesis import strategies as st
 
-from t5score_jax import embedding
+from t5score_jax import embedding, placement
 from t5score_jax.checkpoints import encoders, estimators
 from t5score_jax.data import subwords, windows
 from t5score_jax.metrics import base
@@ -48,9 +48,9 @@ def test_windows_cover_a_text(length, room, data):
   special = [True] + [False] * length + [True, True]
   ids = [-1, *body, -2, -3]
   text = subwords.Encoded(ids, [0] * len(ids), [''] * len(ids), special, False)
-  found, several = windows.split(text, room + 3, stride)
-  assert several == (length > room) == (len(found) > 1)
-  if not several:
+  found = windows.split(text, room + 3, stride)
+  assert (length > room) == (len(found) > 1)
+  if len(found) == 1:
     assert found == [ids]
     return
   parts = [w[1:-2] for w in found]
@@ -68,7 +68,7 @@ def test_windows_cover_a_text(length, room, data):
 def test_marks_within_a_text_stay_in_it(encoder):
   text = '[SEP] the cat [CLS] sat on the mat [SEP]'
   (whole,) = encoder.tokenizer.encode_batch([text], 99)
-  found, _ = windows.split(whole, 5)
+  found = windows.split(whole, 5)
   assert sum((w[1:-1] for w in found), []) == whole.ids[1:-1]
 
 
@@ -76,7 +76,7 @@ def by_numpy(model, text, length, stride):
   """A text's vector window by window, in NumPy."""
   c, p = model.config, model.params
   (whole,) = model.tokenizer.encode_batch([text], 10**6)
-  pieces, _ = windows.split(whole, length, stride)
+  pieces = windows.split(whole, length, stride)
   scalars = p.get('mix', {}).get('scalars', np.zeros(1)).astype(float)
   weights = np.exp(scalars) / np.exp(scalars).sum()
   total = []
@@ -192,3 +192,27 @@ def test_metric_says_what_was_cut_or_windowed(encoder, tmp_path):
   wide = base.load_metric('comes', model=tmp_path, windows=True).score(*short)
   np.testing.assert_array_equal(wide.values, plain.score(*short).values)
   assert wide.notes == ()
+
+
+@pytest.mark.parametrize('options', [{}, {'windows': True, 'stride': 1}])
+def test_what_is_in_memory_at_once_does_not_matter(
+  encoder, options, monkeypatch
+):
+  embedder = embedding.TextEmbedder(make(encoder), max_length=9, **options)
+  whole = embedder.vectors(TEXTS)
+  monkeypatch.setattr(embedding.encoding, 'WINDOW', 2)
+  calls = []
+  found = embedder.vectors(TEXTS, lambda *call: calls.append(call))
+  np.testing.assert_allclose(found.values, whole.values, atol=1e-6)
+  assert dataclasses.replace(found, values=0) == dataclasses.replace(
+    whole, values=0
+  )
+  assert calls[-1] == (5, 5) and calls == sorted(calls)
+
+
+def test_weights_that_are_not_numbers_are_said(encoder):
+  model = make(encoder)
+  model.params['mix']['gamma'][:] = np.nan
+  embedder = embedding.TextEmbedder(model)
+  with pytest.raises(placement.ScoringError, match='not finite'):
+    embedder.vectors(TEXTS)

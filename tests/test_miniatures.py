@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import tiny_encoder
 
-from t5score_jax import cli
+from t5score_jax import cli, encoding
 from t5score_jax.checkpoints import encoders, miniatures
 from t5score_jax.metrics import base
 from t5score_jax.nn import cross_encoder
@@ -78,6 +78,17 @@ def test_the_longer_text_is_cut_first(folder):
   want = by_numpy(model, 'the cat sat on', 'dog', 20)
   np.testing.assert_allclose(found.values, [want], atol=3e-5)
   assert found.truncated == 1
+
+
+def test_what_is_in_memory_at_once_does_not_matter(folder, monkeypatch):
+  metric = base.load_metric('frugalscore', model=folder)
+  whole = metric.score(HYPOTHESES, REFERENCES).values
+  monkeypatch.setattr(encoding, 'WINDOW', 3)
+  calls = []
+  metric.progress = lambda *call: calls.append(call)
+  found = metric.score(HYPOTHESES, REFERENCES)
+  np.testing.assert_allclose(found.values, whole, atol=1e-6)
+  assert found.texts == 4 and calls[-1] == (4, 4) and calls == sorted(calls)
 
 
 def test_several_references(folder):

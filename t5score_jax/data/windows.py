@@ -10,9 +10,7 @@ from __future__ import annotations
 from t5score_jax.data.subwords import Encoded
 
 
-def split(
-  text: Encoded, max_length: int, stride: int = 0
-) -> tuple[list[list[int]], bool]:
+def split(text: Encoded, max_length: int, stride: int = 0) -> list[list[int]]:
   """Divides a text into the fewest windows that cover it.
 
   All windows of a text have the same number of tokens, so that none is a
@@ -26,13 +24,13 @@ def split(
       Hugging Face's tokenizers).
 
   Returns:
-    The ids of each window in order, and whether there are several.
+    The ids of each window in order; one, the text's own, where it fits.
 
   Raises:
     ValueError: ``stride`` leaves a window no token of its own.
   """
   if len(text.ids) <= max_length:
-    return [text.ids], False
+    return [text.ids]
   # Marks that stand in the text itself don't count as special.
   first = text.special.index(False)
   last = len(text.ids) - text.special[::-1].index(False)
@@ -48,4 +46,4 @@ def split(
   size = -(-(len(body) + (count - 1) * stride) // count)
   spare = len(body) - size
   starts = [n * spare // (count - 1) for n in range(count)]
-  return [head + body[s : s + size] + tail for s in starts], True
+  return [head + body[s : s + size] + tail for s in starts]

@@ -73,8 +73,25 @@ def text_pairs(
   )
 
 
+def share(found: TextPairs, encoder: encoding.TextEncoder) -> np.ndarray:
+  """Divides pairs over the processes: int [P], the process of each.
+
+  All pairs with one reference go to the same process, which encodes it once.
+  """
+  lengths = np.array([len(text.ids) for text in found.encoded], np.int64)
+  references, group = np.unique(found.pairs[:, 1], return_inverse=True)
+  costs = lengths[references] + np.bincount(
+    group, lengths[found.pairs[:, 0]], len(references)
+  )
+  identity = [*(text.ids for text in found.encoded), found.pairs.tolist()]
+  return encoder.share(costs, identity)[group]
+
+
 def windows(
-  found: TextPairs, encoder: encoding.TextEncoder, width: int
+  found: TextPairs,
+  encoder: encoding.TextEncoder,
+  width: int,
+  rows: np.ndarray,
 ) -> Iterator[tuple[np.ndarray, Mapping[int, np.ndarray]]]:
   """Yields rows of ``found.pairs`` with the states of their texts.
 
@@ -82,6 +99,7 @@ def windows(
     found: what to compare.
     encoder: makes the states.
     width: floats a token.
+    rows: int [n], which pairs.
 
   Yields:
     Row numbers, and float32 states [layers, tokens, emb_dim] by text.
@@ -89,7 +107,7 @@ def windows(
   lengths = np.array([len(text.ids) for text in found.encoded])
   limit = _WINDOW_BYTES // (4 * width)
   # Hypotheses with one reference stand together, so that it is encoded once.
-  order = np.lexsort((found.pairs[:, 0], found.pairs[:, 1]))
+  order = rows[np.lexsort((found.pairs[rows, 0], found.pairs[rows, 1]))]
   start = 0
   while start < len(order):
     inside: set[int] = set()
@@ -104,9 +122,9 @@ def windows(
       stop += 1
     chosen = sorted(inside)
     states: dict[int, np.ndarray] = {}
-    for rows, batch in encoder.run([found.encoded[i].ids for i in chosen]):
-      for column, row in enumerate(rows):
-        text = chosen[row]
+    for places, batch in encoder.run([found.encoded[i].ids for i in chosen]):
+      for column, place in enumerate(places):
+        text = chosen[place]
         states[text] = batch[:, column, : lengths[text]].copy()
     yield order[start:stop], states
     start = stop

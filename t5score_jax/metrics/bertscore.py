@@ -66,6 +66,8 @@ class Metric(base.Metric):
     max_length: int | None = None,
     batch_tokens: int | None = None,
     dtype: str = 'float32',
+    num_partitions: int = 1,
+    spread: bool = False,
   ):
     """Loads the encoder.
 
@@ -80,8 +82,13 @@ class Metric(base.Metric):
         package has them; scores are rescaled by the row of the layer.
       reference_rule: 'max' or 'mean', with several references.
       max_length: tokens a text; the rest is cut. Default: the encoder's.
-      batch_tokens: tokens a batch on one device. Bounds memory only.
+      batch_tokens: tokens a batch on one device; bounds memory, scores don't
+        depend on it.
       dtype: of the encoder, 'float32' or 'bfloat16'.
+      num_partitions: devices over which the weights are divided, for encoders
+        that don't fit one.
+      spread: whether all processes of ``processes.start`` score the same
+        segments; each does its share and has all scores.
 
     Raises:
       FileNotFoundError: there is no such folder or file.
@@ -98,6 +105,8 @@ class Metric(base.Metric):
       max_length=max_length,
       batch_tokens=batch_tokens,
       dtype=dtype,
+      num_partitions=num_partitions,
+      spread=spread,
     )
     self.layer = self._encoder.layers[0]
     self.baseline = (
@@ -106,6 +115,7 @@ class Metric(base.Metric):
     self.reference_rule = reference_rule
     self.progress: encoding.Progress | None = None
     self._width = bundle.config.emb_dim
+    self.num_parameters = base.count_parameters(bundle.params)
     self._model = token_states.identity(bundle.name, bundle)
 
   def signature(self) -> str:
@@ -137,14 +147,20 @@ class Metric(base.Metric):
     idf = token_states.idf_of(self._idf, self._encoder, references)
     found = token_states.text_pairs(segments, self._encoder)
     values = np.zeros((len(found.pairs), 3))
+    owner = token_states.share(found, self._encoder)
+    own = self._encoder.own(owner)
     done = 0
-    for rows, states in token_states.windows(found, self._encoder, self._width):
+    told = encoding.within(self.progress, 0, len(owner), len(owner))
+    for rows, states in token_states.windows(
+      found, self._encoder, self._width, own
+    ):
       texts = {i: _Text(found.encoded[i], s, idf) for i, s in states.items()}
       for chosen, scores in _matched(found.pairs, rows, texts):
         values[chosen] = scores
         done += len(chosen)
-        if self.progress:
-          self.progress(done, len(found.pairs))
+        if told:
+          told(done / len(own))
+    values = self._encoder.exchange(values, owner)
     if self.baseline:
       b = np.array([self.baseline.precision, self.baseline.recall])
       b = np.append(b, self.baseline.f)

@@ -51,6 +51,8 @@ class Metric(base.Metric):
     dtype: str = 'float32',
     windows: bool = False,
     stride: int = 0,
+    num_partitions: int = 1,
+    spread: bool = False,
   ):
     """Loads the model.
 
@@ -64,13 +66,18 @@ class Metric(base.Metric):
       max_length: tokens a text; the rest is cut, and counted, or read in
         windows of so many. Default: the model's, else what its encoder has
         positions for.
-      batch_tokens: tokens a batch on one device. Bounds memory only.
+      batch_tokens: tokens a batch on one device; bounds memory, scores don't
+        depend on it.
       dtype: of the encoder, 'float32' or 'bfloat16'.
       windows: whether texts longer than that are read whole, in windows whose
         vectors are averaged (pooling by maxima: their maximum), see
         ``embedding.py``. The paper cuts them. Layers that are normalised
         before the mix are so by each window's own statistics.
       stride: tokens that neighbouring windows share at least.
+      num_partitions: devices over which the weights are divided, for encoders
+        that don't fit one.
+      spread: whether all processes of ``processes.start`` score the same
+        segments; each does its share and has all scores.
 
     Raises:
       FileNotFoundError: there is no such folder.
@@ -99,9 +106,12 @@ class Metric(base.Metric):
       max_length=max_length,
       batch_tokens=batch_tokens,
       dtype=dtype,
+      num_partitions=num_partitions,
+      spread=spread,
       windows=windows,
       stride=stride,
     )
+    self.num_parameters = base.count_parameters(found.params)
     self._model = token_states.identity(
       found.settings.get('name') or Path(str(model)).name, found
     )

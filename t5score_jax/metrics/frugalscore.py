@@ -40,6 +40,8 @@ class Metric(base.Metric):
     max_length: int | None = None,
     batch_tokens: int | None = None,
     dtype: str = 'float32',
+    num_partitions: int = 1,
+    spread: bool = False,
   ):
     """Loads the model.
 
@@ -48,8 +50,13 @@ class Metric(base.Metric):
       reference_rule: 'max' or 'mean', with several references.
       max_length: tokens a pair, the longer text cut first. Default: the
         model's own, else 128, the paper's.
-      batch_tokens: tokens a batch on one device. Bounds memory only.
+      batch_tokens: tokens a batch on one device; bounds memory, scores don't
+        depend on it.
       dtype: of the encoder, 'float32' or 'bfloat16'.
+      num_partitions: devices over which the weights are divided, for encoders
+        that don't fit one.
+      spread: whether all processes of ``processes.start`` score the same
+        segments; each does its share and has all scores.
 
     Raises:
       FileNotFoundError: there is no such folder.
@@ -70,8 +77,14 @@ class Metric(base.Metric):
     if max_length is None:
       max_length = int(found.settings.get('max_length', miniatures.MAX_LENGTH))
     self._scorer = PairScorer(
-      found, max_length=max_length, batch_tokens=batch_tokens, dtype=dtype
+      found,
+      max_length=max_length,
+      batch_tokens=batch_tokens,
+      dtype=dtype,
+      num_partitions=num_partitions,
+      spread=spread,
     )
+    self.num_parameters = base.count_parameters(found.params)
     self._model = token_states.identity(found.settings['name'], found)
 
   def signature(self) -> str:
@@ -112,7 +125,7 @@ class Metric(base.Metric):
     )
 
 
-class PairScorer(encoding.TextEncoder):
+class PairScorer(encoding.RowEncoder):
   """A cross-encoder on all local devices; options as its base class has."""
 
   def __init__(self, model: miniatures.Miniature, **options: Any):
@@ -120,8 +133,8 @@ class PairScorer(encoding.TextEncoder):
       EncoderBundle(model.config, model.params, model.tokenizer, ''), **options
     )
 
-  def _row_axis(self, kind: str) -> int:
-    return 0
+  def _logical_axes(self, params: Mapping[str, Any]) -> Mapping[str, Any]:
+    return cross_encoder.logical_axes(params)
 
   def _apply(
     self,
@@ -137,15 +150,17 @@ class PairScorer(encoding.TextEncoder):
     pairs: Sequence[tuple[str, str]],
     progress: encoding.Progress | None = None,
   ) -> tuple[np.ndarray, int]:
-    """Scores of (hypothesis, reference) pairs, float64 [N]; how many cut."""
-    encoded = self.tokenizer.encode_pairs(pairs, self.max_length)
-    values = np.zeros(len(pairs))
-    done = 0
-    for chosen, scores in self.run(
-      [e.ids for e in encoded], [e.types for e in encoded]
-    ):
-      values[chosen] = scores
-      done += len(chosen)
-      if progress:
-        progress(done, len(pairs))
-    return values, sum(e.cut for e in encoded)
+    """Scores of (hypothesis, reference) pairs, float32 [N]; how many cut."""
+    values = np.zeros(len(pairs), np.float32)
+    cut = 0
+    for start in range(0, len(pairs), encoding.WINDOW):
+      part = pairs[start : start + encoding.WINDOW]
+      encoded = self.tokenizer.encode_pairs(part, self.max_length)
+      values[start : start + len(part)] = self.rows(
+        [e.ids for e in encoded],
+        [e.types for e in encoded],
+        kind='score',
+        done=encoding.within(progress, start, len(part), len(pairs)),
+      )
+      cut += sum(e.cut for e in encoded)
+    return values, cut

@@ -56,6 +56,8 @@ class Metric(base.Metric):
     max_length: int | None = None,
     batch_tokens: int | None = None,
     dtype: str = 'float32',
+    num_partitions: int = 1,
+    spread: bool = False,
   ):
     """Loads the encoder.
 
@@ -70,8 +72,13 @@ class Metric(base.Metric):
         document, for both.
       reference_rule: 'max' or 'mean', with several references.
       max_length: tokens a text; the rest is cut. Default: the encoder's.
-      batch_tokens: tokens a batch on one device. Bounds memory only.
+      batch_tokens: tokens a batch on one device; bounds memory, scores don't
+        depend on it.
       dtype: of the encoder, 'float32' or 'bfloat16'.
+      num_partitions: devices over which the weights are divided, for encoders
+        that don't fit one.
+      spread: whether all processes of ``processes.start`` score the same
+        segments; each does its share and has all scores.
 
     Raises:
       FileNotFoundError: there is no such folder or file.
@@ -93,12 +100,15 @@ class Metric(base.Metric):
       max_length=max_length,
       batch_tokens=batch_tokens,
       dtype=dtype,
+      num_partitions=num_partitions,
+      spread=spread,
     )
     self.version = version
     self.ngram = ngram
     self.reference_rule = reference_rule
     self.progress: encoding.Progress | None = None
     self._width = bundle.config.emb_dim * len(self._encoder.layers)
+    self.num_parameters = base.count_parameters(bundle.params)
     self._model = token_states.identity(bundle.name, bundle)
 
   def signature(self) -> str:
@@ -135,8 +145,13 @@ class Metric(base.Metric):
       ),
     )
     values = np.zeros(len(found.pairs))
+    owner = token_states.share(found, self._encoder)
+    own = self._encoder.own(owner)
     done = 0
-    for rows, states in token_states.windows(found, self._encoder, self._width):
+    told = encoding.within(self.progress, 0, len(owner), len(owner))
+    for rows, states in token_states.windows(
+      found, self._encoder, self._width, own
+    ):
       for row in rows:
         sides = [
           self._words(found.encoded[text], states[text], idf)
@@ -144,8 +159,9 @@ class Metric(base.Metric):
         ]
         values[row] = self._score(*sides[0], *sides[1])
       done += len(rows)
-      if self.progress:
-        self.progress(done, len(found.pairs))
+      if told:
+        told(done / len(own))
+    values = self._encoder.exchange(values, owner)
     scores = token_states.collect(values, found.places, self.reference_rule)
     return base.Scores(
       scores.astype(np.float32),
