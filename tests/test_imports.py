@@ -51,7 +51,7 @@ LEVELS: dict[int, list[str]] = {
     ' leaderboard.overrating leaderboard.ranking',
   ],
   2: [
-    'nn.copy_init',
+    'nn.copy_init nn.matching_init',
     'models',
     'regressors',
     'training.inputs training.feeding training.bucketing training.texts'
@@ -71,7 +71,7 @@ LEVELS: dict[int, list[str]] = {
     ' evaluation.mqm evaluation.mtme_files evaluation.layouts evaluation.parts'
     ' evaluation.agreement evaluation.tables evaluation.wmt20'
     ' evaluation.wmt20_tables evaluation.system_tests evaluation.system_tables'
-    ' evaluation.plots',
+    ' evaluation.retention evaluation.plots',
     'leaderboard.sandbox_child leaderboard.sandbox leaderboard.data'
     ' leaderboard.analysis leaderboard.renewal leaderboard.layouts'
     ' leaderboard.wmt_folder leaderboard.folders leaderboard.runs'
@@ -101,7 +101,8 @@ LEVELS: dict[int, list[str]] = {
     ' commands._correlate_reports commands.correlate commands.compare'
     ' commands.demo commands.calibrate commands._convert_estimator'
     ' commands.convert commands.precompile'
-    ' commands.infer commands._record_files commands.pairs commands.annotate',
+    ' commands.infer commands._record_files commands.pairs commands.annotate'
+    ' commands.retention',
   ],
   7: ['cli'],
   8: ['__main__'],

@@ -1,0 +1,282 @@
+r"""Makes the folder from which a FrugalScore miniature begins.
+
+    python scripts/initial_miniature.py ENCODER -o initial \
+        --texts pairs/texts.txt.gz --width 128 --vocabulary 8000
+
+From an encoder of the BERT family, such as the teacher's:
+
+  truncated   (--start truncated) its embeddings and first --layers layers, at
+              its own width; exactly what the encoder computes up to there.
+  matching    (--start matching, for any width) weights that can compare words
+              (`nn/matching_init.py`). How similar words are comes from the
+              encoder: the mean state of each piece over the texts, in layer
+              --layer, centred and reduced by principal components.
+
+A smaller vocabulary (--vocabulary) keeps the special pieces, single characters,
+so that no text becomes unknown, and the most frequent pieces of the texts.
+"""
+
+from __future__ import annotations
+
+import argparse
+import collections
+import dataclasses
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+
+from t5score_jax import encoding
+from t5score_jax.checkpoints import encoders, miniatures
+from t5score_jax.data import files, subwords
+from t5score_jax.nn import cross_encoder, matching_init
+from t5score_jax.nn.bert import BertConfig
+
+_SPECIAL = ('[PAD]', '[UNK]', '[CLS]', '[SEP]', '[MASK]')
+_CHUNK = 2000
+
+
+def parser() -> argparse.ArgumentParser:
+  """The command line."""
+  result = argparse.ArgumentParser(
+    description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+  )
+  result.add_argument('encoder', metavar='ENCODER', help='its folder')
+  result.add_argument('-o', '--output', required=True, metavar='FOLDER')
+  result.add_argument(
+    '--start',
+    choices=('matching', 'truncated'),
+    default='matching',
+    help='(default: %(default)s)',
+  )
+  result.add_argument(
+    '--texts', metavar='FILE', help='a text a line, .gz or not'
+  )
+  result.add_argument(
+    '--limit',
+    type=int,
+    default=10000,
+    metavar='N',
+    help='texts that the encoder reads, evenly spread (default: %(default)s)',
+  )
+  result.add_argument(
+    '--vocabulary',
+    type=int,
+    metavar='N',
+    help="pieces, most frequent in --texts first (default: the encoder's)",
+  )
+  result.add_argument(
+    '--layers', type=int, default=2, help='(default: %(default)s)'
+  )
+  result.add_argument(
+    '--width', type=int, help="of a matching start (default: the encoder's)"
+  )
+  result.add_argument(
+    '--heads', type=int, default=2, help='likewise (default: %(default)s)'
+  )
+  result.add_argument(
+    '--mlp', type=int, metavar='N', help='likewise (default: 4 x width)'
+  )
+  result.add_argument(
+    '--positions',
+    type=int,
+    default=128,
+    help='longest pair, in tokens (default: %(default)s)',
+  )
+  result.add_argument(
+    '--layer',
+    type=int,
+    default=-1,
+    help="the encoder's layer whose states tell similarity (default: the last)",
+  )
+  result.add_argument('--seed', type=int, default=0)
+  return result
+
+
+def count_pieces(
+  tokenizer: subwords.SubwordTokenizer, texts: Sequence[str]
+) -> collections.Counter[str]:
+  """How often each piece stands in the texts."""
+  counts: collections.Counter[str] = collections.Counter()
+  for start in range(0, len(texts), _CHUNK):
+    for one in tokenizer.encode_batch(texts[start : start + _CHUNK], 512):
+      counts.update(one.tokens)
+  return counts
+
+
+def small_tokenizer(
+  folder: Path, counts: collections.Counter[str], size: int
+) -> tuple[subwords.SubwordTokenizer, list[str]]:
+  """A tokenizer of fewer pieces, and these in the order of their ids.
+
+  Raises:
+    ValueError: the encoder has no WordPiece vocabulary (vocab.txt), or `size`
+      does not even hold its characters.
+  """
+  file = folder / subwords.WORDPIECE_FILE
+  if not file.is_file():
+    raise ValueError(f'{file}: --vocabulary needs a list of WordPieces')
+  known = file.read_text('utf-8').splitlines()
+  characters = [p for p in known if len(p.removeprefix('##')) == 1]
+  kept = [*_SPECIAL, *characters]
+  if len(kept) > size:
+    raise ValueError(
+      f'--vocabulary {size}: special pieces and characters alone are '
+      f'{len(kept)}'
+    )
+  ranked = sorted(set(known) - set(kept), key=lambda p: (-counts[p], p))
+  pieces = [*kept, *ranked[: size - len(kept)]]
+  with tempfile.TemporaryDirectory() as temporary:
+    path = Path(temporary)
+    text = '\n'.join(pieces) + '\n'
+    (path / subwords.WORDPIECE_FILE).write_text(text, 'utf-8')
+    settings = folder / 'tokenizer_config.json'
+    if settings.is_file():
+      (path / settings.name).write_bytes(settings.read_bytes())
+    return subwords.load_tokenizer(path), pieces
+
+
+def mean_states(
+  bundle: encoders.EncoderBundle, texts: Sequence[str], layer: int
+) -> tuple[dict[str, np.ndarray], np.ndarray]:
+  """The mean state of each piece, [width], and the mean of all tokens."""
+  encoder = encoding.TextEncoder(bundle, [layer], max_length=128)
+  sums: dict[str, np.ndarray] = {}
+  counts: collections.Counter[str] = collections.Counter()
+  for start in range(0, len(texts), _CHUNK):
+    for one in encoder.states(texts[start : start + _CHUNK]):
+      states = one.states[0].astype(np.float64)
+      states /= np.linalg.norm(states, axis=1, keepdims=True)
+      for piece, state in zip(one.encoded.tokens, states, strict=True):
+        sums[piece] = sums.get(piece, 0.0) + state
+        counts[piece] += 1
+  total = sum(sums.values()) / sum(counts.values())
+  means = {piece: sums[piece] / counts[piece] for piece in sums}
+  return means, total
+
+
+def word_vectors(
+  bundle: encoders.EncoderBundle,
+  pieces: Sequence[str],
+  texts: Sequence[str],
+  layer: int,
+  size: int,
+) -> np.ndarray:
+  """Vectors of pieces whose cosines are the encoder's similarities.
+
+  Pieces that do not occur in the texts are read alone.
+  """
+  means, centre = mean_states(bundle, texts, layer)
+  absent = [p for p in pieces if p not in means]
+  alone = encoding.TextEncoder(bundle, [layer], max_length=16).states(
+    [piece.removeprefix('##') for piece in absent]
+  )
+  for piece, one in zip(absent, alone, strict=True):
+    inside = one.states[0][1:-1] if len(one.encoded.ids) > 2 else one.states[0]
+    state = inside.mean(axis=0).astype(np.float64)
+    means[piece] = state / np.linalg.norm(state)
+  matrix = np.stack([means[piece] for piece in pieces]) - centre
+  if size >= matrix.shape[1]:
+    return np.pad(matrix, ((0, 0), (0, size - matrix.shape[1])))
+  directions = np.linalg.svd(matrix, full_matrices=False)[2]
+  reduced = matrix @ directions[:size].T
+  # A random rotation spreads the large components over all dimensions.
+  rotation = np.random.default_rng(0).normal(size=(size, size))
+  return np.asarray(reduced @ np.linalg.qr(rotation)[0])
+
+
+def truncated(
+  bundle: encoders.EncoderBundle, rows: np.ndarray, layers: int, seed: int
+) -> tuple[BertConfig, dict[str, Any]]:
+  """The encoder's first layers and those rows of its embeddings."""
+  if not 0 < layers <= bundle.config.num_layers:
+    raise ValueError(
+      f'--layers {layers}: the encoder has {bundle.config.num_layers}'
+    )
+  config = dataclasses.replace(
+    bundle.config, vocab_size=len(rows), num_layers=layers
+  )
+  kept = {
+    name: part
+    for name, part in bundle.params.items()
+    if not name.startswith('layers_') or int(name[len('layers_') :]) < layers
+  }
+  embeddings = dict(kept['embeddings'])
+  embeddings['word'] = np.asarray(embeddings['word'])[rows]
+  encoder = {**kept, 'embeddings': embeddings}
+  params = cross_encoder.init_params(config, jax.random.key(seed), encoder)
+  return config, dict(params)
+
+
+def run(args: argparse.Namespace) -> str:
+  """Makes the folder; returns what to say of it."""
+  folder = Path(args.encoder)
+  bundle = encoders.load_encoder(folder)
+  texts: list[str] = []
+  if args.texts:
+    texts = files.read_lines(args.texts)
+  elif args.vocabulary or args.start == 'matching':
+    raise ValueError('--vocabulary and --start matching need --texts')
+  counts = count_pieces(bundle.tokenizer, texts)
+  file = folder / subwords.WORDPIECE_FILE
+  pieces = file.read_text('utf-8').splitlines()
+  tokenizer = bundle.tokenizer
+  rows = np.arange(bundle.config.vocab_size)
+  if args.vocabulary:
+    ids = {piece: n for n, piece in enumerate(pieces)}
+    tokenizer, pieces = small_tokenizer(folder, counts, args.vocabulary)
+    rows = np.array([ids[piece] for piece in pieces])
+  if args.start == 'truncated':
+    config, params = truncated(bundle, rows, args.layers, args.seed)
+  else:
+    width = args.width or bundle.config.emb_dim
+    config = BertConfig(
+      vocab_size=len(pieces),
+      emb_dim=width,
+      num_heads=args.heads,
+      mlp_dim=args.mlp or 4 * width,
+      num_layers=args.layers,
+      max_positions=args.positions,
+      pad_id=pieces.index('[PAD]'),
+    )
+    chosen = np.linspace(0, len(texts) - 1, min(args.limit, len(texts)))
+    words = word_vectors(
+      bundle,
+      pieces,
+      [texts[n] for n in chosen.astype(int)],
+      args.layer,
+      matching_init.word_dimensions(config),
+    )
+    params = matching_init.with_matching_heads(
+      config, jax.random.key(args.seed), words
+    )
+  settings = {'name': Path(args.output).name, 'max_length': args.positions}
+  model = miniatures.Miniature(
+    config, jax.device_get(params), tokenizer, settings
+  )
+  miniatures.save(model, args.output)
+  count = sum(leaf.size for leaf in jax.tree.leaves(params))
+  known = sum(counts[piece] for piece in pieces)
+  return (
+    f'{args.output}: {count:,} parameters, {len(pieces):,} pieces, which are '
+    f'{known / max(sum(counts.values()), 1):.1%} of those in the texts'
+  )
+
+
+def main() -> int:
+  """Runs the program; returns its exit code."""
+  args = parser().parse_args()
+  try:
+    print(run(args))
+  except (ValueError, OSError) as error:
+    print(f'error: {error}', file=sys.stderr)
+    return 1
+  return 0
+
+
+if __name__ == '__main__':
+  sys.exit(main())
