@@ -1,4 +1,4 @@
-"""Pictures of agreement: scatter with a fit, bars with intervals, curves.
+"""Pictures of agreement: scatter, bars with intervals, curves, sizes.
 
 Draws what has been measured elsewhere, to PNG or SVG. matplotlib is imported
 when a picture is drawn: it is in the extra `plot`.
@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from t5score_jax.data import files
+from t5score_jax.evaluation import retention
 from t5score_jax.evaluation.agreement import Curve, Report
 
 KINDS = ('scatter', 'bars', 'curves')
@@ -327,3 +328,97 @@ def curves(curve: Curve, title: str, ylabel: str) -> Any:
     bbox_to_anchor=(1.0, 0.5),
   )
   return figure
+
+
+def sizes(report: retention.Report) -> Any:
+  """Size against the share of the teacher's agreement that is kept.
+
+  Parameters on a logarithmic axis; metrics without a model are lines.
+
+  Raises:
+    ValueError: No metric has parameters, or the teacher agrees with nobody.
+  """
+  rows = [row for row in report.rows if not math.isnan(row.kept)]
+  sized = [row for row in rows if row.measured.parameters]
+  if not sized:
+    raise ValueError('nothing to draw: no metric has parameters and agreement')
+  figure, axes = _figure(6.4, 4.2)
+  ax = axes[0, 0]
+  _scale_to_counts(ax)
+  ax.grid(axis='y', color='#e3e6ea', linewidth=0.8)
+  ax.axhline(100, color=_GREY, linewidth=0.8)
+  for k, role in enumerate(retention.ROLES):
+    chosen = [row for row in sized if row.measured.role == role]
+    if chosen:
+      _draw_sizes(ax, chosen, role, k)
+  students = sorted(
+    (r.measured.parameters or 0, 100 * r.kept)
+    for r in sized
+    if r.measured.role == retention.STUDENT
+  )
+  if students:
+    ax.plot(*zip(*students, strict=True), color=COLOURS[1], linewidth=1.2)
+  for row in rows:
+    if not row.measured.parameters:
+      ax.axhline(100 * row.kept, color=_GREY, linestyle=':', linewidth=1.1)
+      ax.annotate(
+        row.measured.name,
+        (1.0, 100 * row.kept),
+        (3, 0),
+        xycoords=('axes fraction', 'data'),
+        textcoords='offset points',
+        fontsize=8,
+        va='center',
+        color=_GREY,
+      )
+  ax.margins(x=0.2, y=0.15)
+  ax.set_xlabel('parameters', fontsize=9)
+  ax.set_ylabel("% of the teacher's Pearson with people", fontsize=9)
+  ax.set_title('What is kept of the teacher', fontsize=11, loc='left')
+  ax.legend(fontsize=8, frameon=False, loc='best')
+  return figure
+
+
+def _scale_to_counts(ax: Any) -> None:
+  """A logarithmic axis that says 2M and 500k."""
+  from matplotlib import ticker
+
+  def said(value: float, place: int) -> str:
+    del place
+    unit = next(u for u in (1e9, 1e6, 1e3, 1) if value >= u or u == 1)
+    return f'{value / unit:g}' + {1e9: 'G', 1e6: 'M', 1e3: 'k', 1: ''}[unit]
+
+  ax.set_xscale('log')
+  ax.xaxis.set_major_locator(ticker.LogLocator(subs=(1, 2, 5)))
+  ax.xaxis.set_major_formatter(ticker.FuncFormatter(said))
+  ax.xaxis.set_minor_locator(ticker.NullLocator())
+
+
+def _draw_sizes(
+  ax: Any, rows: Sequence[retention.Row], role: str, number: int
+) -> None:
+  x = [row.measured.parameters for row in rows]
+  y = np.array([100 * row.kept for row in rows])
+  ends = np.array(
+    [100 * np.array(row.interval or (row.kept,) * 2) for row in rows]
+  )
+  ax.errorbar(
+    x,
+    y,
+    yerr=np.maximum([y - ends[:, 0], ends[:, 1] - y], 0.0),
+    fmt=_MARKERS[number],
+    color=COLOURS[number],
+    markersize=6,
+    elinewidth=1.0,
+    capsize=2.5,
+    label=role,
+  )
+  for row, place in zip(rows, zip(x, y, strict=True), strict=True):
+    ax.annotate(
+      row.measured.name,
+      place,
+      (6, 4),
+      textcoords='offset points',
+      fontsize=8,
+      color=_GREY,
+    )
