@@ -11,6 +11,7 @@ import collections
 import dataclasses
 import math
 import os
+import weakref
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,7 @@ import numpy as np
 
 from t5score_jax import encoding
 from t5score_jax.checkpoints import bundle as bundles
-from t5score_jax.checkpoints import encoders
+from t5score_jax.checkpoints import encoders, kinds
 from t5score_jax.data import files
 from t5score_jax.data.records import Segment
 from t5score_jax.data.subwords import Encoded
@@ -27,6 +28,10 @@ from t5score_jax.metrics import base
 
 # Bytes of states that are in memory at one time.
 _WINDOW_BYTES = 2**29
+# A corpus in a file is read once for an encoder, not for every call.
+_OF_FILES: weakref.WeakKeyDictionary[encoding.TextEncoder, dict[str, Idf]] = (
+  weakref.WeakKeyDictionary()
+)
 
 IDF_NONE, IDF_REFERENCES = 'none', 'references'
 REFERENCE_RULES = ('max', 'mean')
@@ -167,9 +172,12 @@ def idf_of(
   """
   if setting == IDF_NONE:
     return None
-  if setting != IDF_REFERENCES:
-    texts = files.read_lines(setting)
-  return Idf(encoder.tokenize(list(texts)))
+  if setting == IDF_REFERENCES:
+    return Idf(encoder.tokenize(list(texts)))
+  found = _OF_FILES.setdefault(encoder, {})
+  if setting not in found:
+    found[setting] = Idf(encoder.tokenize(files.read_lines(setting)))
+  return found[setting]
 
 
 def check_idf(setting: str) -> str:
@@ -186,7 +194,9 @@ def check_idf(setting: str) -> str:
   return setting
 
 
-def load(name: str, model: str | os.PathLike[str] | None) -> Any:
+def load(
+  name: str, model: str | os.PathLike[str] | None
+) -> encoders.EncoderBundle:
   """Loads the encoder that a metric's option names.
 
   Raises:
@@ -196,9 +206,9 @@ def load(name: str, model: str | os.PathLike[str] | None) -> Any:
   if not model:
     raise ValueError(
       f'{name} needs an encoder: give the folder of one (BERT, RoBERTa, '
-      'XLM-R, as Hugging Face saves them) as the option model'
+      'XLM-R, as Hugging Face saves them) as the model (-m)'
     )
-  return encoders.load_encoder(model)
+  return encoders.load_encoder(kinds.folder(model))
 
 
 def idf_name(setting: str) -> str:
