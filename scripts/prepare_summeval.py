@@ -1,8 +1,9 @@
-"""Writes SummEval, or REALSumm, as records that an estimator learns from.
+r"""Writes SummEval, or REALSumm, as records that an estimator learns from.
 
-    python scripts/prepare_summeval.py summeval DATA/summeval_experts.jsonl.gz \\
-        DATA/summeval_references.jsonl.gz DATA/summeval.jsonl.gz summeval.jsonl.gz
-    python scripts/prepare_summeval.py realsumm DATA/realsumm.jsonl.gz \\
+    python scripts/prepare_summeval.py summeval DATA/summeval_experts.jsonl.gz \
+        DATA/summeval_references.jsonl.gz DATA/summeval.jsonl.gz \
+        summeval.jsonl.gz
+    python scripts/prepare_summeval.py realsumm DATA/realsumm.jsonl.gz \
         realsumm.jsonl.gz --leave_out summeval.jsonl.gz
 
 SummEval (Fabbri et al. 2021) becomes a row for each article, system and expert:
@@ -179,10 +180,10 @@ def _realsumm(args: argparse.Namespace) -> list[Any]:
 
 
 def detokenized(text: str) -> str:
-  """Treebank's tokens as running text.
+  r"""Treebank's tokens as running text.
 
   >>> detokenized("( CNN ) It 's `` late '' , he did n't say .")
-  '(CNN) It\\'s "late", he didn\\'t say.'
+  '(CNN) It\'s "late", he didn\\'t say.'
   """
   for pattern, repaired in _REPAIRS:
     text = re.sub(pattern, repaired, text)
