@@ -13,10 +13,14 @@ import itertools
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from t5score_jax.training import inputs, shares
+
+# Of buckets, in tokens; close together where most pairs of sentences lie.
+LENGTHS = (24, 32, 40, 48, 56, 64, 80, 96, 128, 192, 256, 384)
 
 
 class BucketedDataset:
@@ -138,29 +142,108 @@ def from_folder(
   return BucketedDataset(datasets, rates, seed, run_length)
 
 
+def by_length(
+  path: str | os.PathLike[str],
+  batch_tokens: int,
+  lengths: Sequence[int] = LENGTHS,
+  seed: int = 0,
+  run_length: int = 1,
+  row_multiple: int = 1,
+) -> BucketedDataset:
+  """Cuts one folder of arrays into buckets of length.
+
+  An example goes into the bucket of the smallest length that holds its
+  `tokens`; all its arrays of that length are cut with them.
+
+  Args:
+    path: Folder with `tokens.npy`, int [N, length], padded at the end with 0.
+    batch_tokens: Tokens of a batch, padding included.
+    lengths: Of the buckets, ascending; the arrays' own is added.
+    seed: Of the draws and of the order within each bucket.
+    run_length: See `BucketedDataset`.
+    row_multiple: See `from_folder`.
+
+  Raises:
+    inputs.DatasetError: No such arrays, or `batch_tokens` that hold no
+      example.
+  """
+  buckets = _buckets(path, batch_tokens, lengths, row_multiple, seed)
+  return BucketedDataset(buckets, None, seed, run_length)
+
+
 def held_out(
   path: str | os.PathLike[str],
   batch_tokens: int,
-  pattern: str = '*',
+  lengths: Sequence[int] = LENGTHS,
   row_multiple: int = 1,
 ) -> list[inputs.ArrayDataset]:
-  """Opens the buckets of a folder for reading each example once.
+  """The buckets of `by_length`, for reading each example once."""
+  return _buckets(path, batch_tokens, lengths, row_multiple, None)
 
-  Args:
-    path: See `from_folder`.
-    batch_tokens: Likewise.
-    pattern: Likewise.
-    row_multiple: Likewise.
 
-  Raises:
-    inputs.DatasetError: Likewise.
-  """
-  return [
-    inputs.ArrayDataset(
-      folder, _rows(folder, batch_tokens, row_multiple), shuffle=False
-    )
-    for folder in _folders(path, pattern)
-  ]
+class _Bucket(inputs.ArrayDataset):
+  """Some examples of a folder, cut to a length."""
+
+  def __init__(
+    self,
+    path: str | os.PathLike[str],
+    rows: np.ndarray,
+    length: int,
+    batch_size: int,
+    seed: int | None,
+  ):
+    super().__init__(path, batch_size, seed or 0, shuffle=seed is not None)
+    longest = self._arrays['tokens'].shape[1]
+    self._arrays = {
+      key: _View(array, rows, length if array.shape[1:] == (longest,) else None)
+      for key, array in self._arrays.items()
+    }  # type: ignore[assignment]
+    self.num_examples = len(rows)
+
+
+class _View:
+  """Some rows of an array that stays on disk, cut to a length."""
+
+  def __init__(self, array: np.ndarray, rows: np.ndarray, length: int | None):
+    self._array = array
+    self._rows = rows
+    self._length = length
+
+  def __getitem__(self, index: Any) -> np.ndarray:
+    found = self._array[self._rows[index]]
+    return found if self._length is None else found[:, : self._length]
+
+
+def _buckets(
+  path: str | os.PathLike[str],
+  batch_tokens: int,
+  lengths: Sequence[int],
+  row_multiple: int,
+  seed: int | None,
+) -> list[inputs.ArrayDataset]:
+  file = Path(path) / 'tokens.npy'
+  if not file.is_file():
+    raise inputs.DatasetError(f'{file}: there is no such array')
+  tokens = np.load(file, mmap_mode='r')
+  longest = tokens.shape[1]
+  # The place after the last token, so that a 0 inside would not count.
+  sizes = longest - np.argmax(np.asarray(tokens)[:, ::-1] != 0, axis=1)
+  rungs = np.unique([*(n for n in lengths if n < longest), longest])
+  needed = rungs[np.searchsorted(rungs, sizes)]
+  buckets: list[inputs.ArrayDataset] = []
+  for index, length in enumerate(rungs.tolist()):
+    rows = np.flatnonzero(needed == length)
+    size = batch_tokens // length // row_multiple * row_multiple
+    if not len(rows):
+      continue
+    if not size:
+      raise inputs.DatasetError(
+        f'{file}: {row_multiple} example(s) of {length} tokens are more than '
+        f'batch_tokens={batch_tokens}'
+      )
+    own = None if seed is None else seed + index
+    buckets.append(_Bucket(path, rows, length, size, own))
+  return buckets
 
 
 def _folders(path: str | os.PathLike[str], pattern: str) -> list[Path]:

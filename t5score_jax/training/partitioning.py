@@ -60,6 +60,10 @@ def standard_rules(fully_sharded: bool = False) -> Rules:
     ('length', None),
     ('layers', None),
     ('relpos_buckets', None),
+    # Of encoders and what stands on them.
+    ('positions', None),
+    ('types', None),
+    ('one', None),
     # Of activations alone: the columns of the logits.
     ('logits', ('model', 'data')),
   )
