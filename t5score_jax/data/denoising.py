@@ -16,7 +16,7 @@ import numpy as np
 
 # A character of a script that is written without spaces is a token by itself.
 _UNSPACED = (
-  '\u0e00-\u0eff\u1780-\u17ff\u3005-\u30ff\u3400-\u9fff\uf900-\ufaff'
+  '\u0e00-\u0eff\u1780-\u17ff\u3001-\u30ff\u3400-\u9fff\uf900-\ufaff'
   '\U00020000-\U0003ffff'
 )
 _TOKEN = re.compile(rf'[{_UNSPACED}]|[^\s{_UNSPACED}]+')
@@ -31,7 +31,7 @@ class Noise:
 
   Attributes:
     mask_share: of the tokens that spans cover, 0 to 1 (the paper: .5).
-    mean_span: tokens a span, the mean of a Poisson distribution, above 0 (3).
+    mean_span: tokens a span, the mean of a Poisson distribution, from .5 (3).
     random_share: of the spans, 0 to 1, that become random tokens (.2).
     mask_token: what any other span becomes; '' removes it.
     permute: whether sentences change places.
@@ -48,8 +48,8 @@ class Noise:
       value = getattr(self, name)
       if not 0 <= value <= 1:
         raise ValueError(f'{name} {value}: a share is from 0 to 1')
-    if not 0 < self.mean_span < 1000:
-      raise ValueError(f'mean_span {self.mean_span}: from 0 to 1000, not 0')
+    if not 0.5 <= self.mean_span <= 1000:
+      raise ValueError(f'mean_span {self.mean_span}: from .5 to 1000')
 
 
 @dataclasses.dataclass(frozen=True)
@@ -74,12 +74,14 @@ def tokens_of(text: str) -> list[Token]:
   after it, where a space or an unspaced character follows.
   """
   found: list[Token] = []
-  sentence = 0
+  sentence, ended = 0, False
   for match in _TOKEN.finditer(text):
     spaced = match.start() > 0 and text[match.start() - 1].isspace()
-    if found and _SENTENCE_END.search(found[-1].text):
-      sentence += not _CLOSING.fullmatch(match[0])
+    closing = _CLOSING.fullmatch(match[0]) is not None
+    if ended and not closing:
+      sentence, ended = sentence + 1, False
     found.append(Token(match[0], spaced, sentence))
+    ended = ended or _SENTENCE_END.search(match[0]) is not None
   return found
 
 
