@@ -10,7 +10,7 @@ import pytest
 import t5score_jax
 from t5score_jax import metrics
 from t5score_jax.data.records import Segment
-from t5score_jax.metrics import base
+from t5score_jax.metrics import _loading, base
 
 
 class Seen(base.Metric):
@@ -321,11 +321,17 @@ def test_a_wrong_name_is_answered_with_the_right_ones(name, words):
 def test_load_loads_t5score(monkeypatch):
   calls = []
   monkeypatch.setattr(
-    base, 'load_metric', lambda name, **options: calls.append((name, options))
+    _loading,
+    'load_metric',
+    lambda name, **options: calls.append((name, options)),
   )
   t5score_jax.load()
   t5score_jax.load('some/folder', direction='recall')
+  t5score_jax.load('chrf++', lowercase=True)
+  t5score_jax.load('some/folder', 'comes', windows=True)
   assert calls == [
     ('t5score', {'model': 't5score-tiny'}),
     ('t5score', {'model': 'some/folder', 'direction': 'recall'}),
+    ('chrf++', {'lowercase': True}),
+    ('comes', {'model': 'some/folder', 'windows': True}),
   ]

@@ -7,8 +7,9 @@ import numpy as np
 import pytest
 import tiny_encoder
 
+import t5score_jax
 from t5score_jax import cli, encoding
-from t5score_jax.checkpoints import encoders, miniatures
+from t5score_jax.checkpoints import encoders, kinds, miniatures
 from t5score_jax.metrics import base
 from t5score_jax.nn import cross_encoder
 
@@ -139,5 +140,21 @@ def test_command(folder, tmp_path, capsys):
   command = ['score', '-m', 'frugalscore', '--quiet', *texts]
   assert cli.main([*command, '--option', f'model={folder}']) == 0
   assert len(capsys.readouterr().out.splitlines()) == 4
-  assert cli.main(command) == 1
-  assert 'needs a model' in capsys.readouterr().err
+  assert cli.main([*command, '--option', 'model=absent']) == 1
+  assert "no model 'absent'" in capsys.readouterr().err
+
+
+def test_the_embedded_model_is_the_default(folder, monkeypatch):
+  monkeypatch.setattr(kinds, '_PRETRAINED', folder.parent)
+  with pytest.raises(FileNotFoundError, match="no model 'frugalscore-tiny'"):
+    base.load_metric('frugalscore')
+  (folder.parent / 'frugalscore-tiny').symlink_to(folder)
+  try:
+    assert kinds.embedded(kinds.MINIATURE) == ['frugalscore-tiny', 'm']
+    metric = base.load_metric('frugalscore')
+    assert metric.signature() == t5score_jax.load('m').signature()
+    assert t5score_jax.load('frugalscore-tiny').name == 'FrugalScore'
+    on_it = t5score_jax.load('frugalscore-tiny', 'bertscore')
+    assert on_it.name == 'BERTScore'
+  finally:
+    (folder.parent / 'frugalscore-tiny').unlink()

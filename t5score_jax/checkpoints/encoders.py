@@ -20,7 +20,7 @@ import ml_dtypes
 import numpy as np
 import safetensors.numpy
 
-from t5score_jax.checkpoints import huggingface_weights
+from t5score_jax.checkpoints import huggingface_weights, kinds
 from t5score_jax.checkpoints.weights import CheckpointError, LazyArray
 from t5score_jax.data import files
 from t5score_jax.data.subwords import SubwordTokenizer, load_tokenizer
@@ -29,8 +29,9 @@ from t5score_jax.nn.bert import ACTIVATIONS, BertConfig
 CONFIG_FILE = 'config.json'
 WEIGHTS_FILE = 'model.safetensors'
 
-_OFFSET_TYPES = ('roberta', 'xlm-roberta', 'camembert', 'xlm-roberta-xl')
-MODEL_TYPES = ('bert', *_OFFSET_TYPES)
+MODEL_TYPES = kinds.ENCODER_TYPES
+# All but BERT's number positions from behind the padding.
+_OFFSET_TYPES = MODEL_TYPES[1:]
 
 # Ours -> theirs, within a layer; kernels are transposed.
 _LAYER_NAMES = {

@@ -20,14 +20,14 @@ import numpy as np
 import safetensors.numpy
 
 from t5score_jax.checkpoints import bundle as bundles
-from t5score_jax.checkpoints import safetensors_files
+from t5score_jax.checkpoints import kinds, safetensors_files
 from t5score_jax.checkpoints.weights import CheckpointError, LazyArray, diff
 from t5score_jax.data import files
 from t5score_jax.data.subwords import SubwordTokenizer, load_tokenizer
 from t5score_jax.nn import heads
 
 FORMAT = 1
-KIND = 'estimator'
+KIND = kinds.ESTIMATOR
 CONFIG_FILE = 'config.json'
 WEIGHTS_FILE = 'model.safetensors'
 
@@ -52,14 +52,7 @@ class Estimator:
 
 def is_estimator(path: str | os.PathLike[str]) -> bool:
   """Whether ``path`` is a folder of this kind."""
-  config = Path(path) / CONFIG_FILE
-  if not config.is_file():
-    return False
-  try:
-    found = json.loads(config.read_text('utf-8'))
-  except ValueError:
-    return False
-  return isinstance(found, dict) and found.get('kind') == KIND
+  return kinds.described(path) == kinds.ESTIMATOR
 
 
 def save(

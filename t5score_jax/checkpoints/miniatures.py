@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from t5score_jax.checkpoints import encoders, huggingface_weights
+from t5score_jax.checkpoints import encoders, huggingface_weights, kinds
 from t5score_jax.checkpoints.encoders import EncoderError
 from t5score_jax.data import files
 from t5score_jax.data.subwords import SubwordTokenizer, load_tokenizer
@@ -57,16 +57,7 @@ class Miniature:
 
 def is_miniature(path: str | os.PathLike[str]) -> bool:
   """Whether ``path`` is a folder with a regressor on a BERT encoder."""
-  file = Path(path) / encoders.CONFIG_FILE
-  if not file.is_file():
-    return False
-  try:
-    found = json.loads(file.read_text('utf-8'))
-  except ValueError:
-    return False
-  return isinstance(found, dict) and found.get('architectures') == [
-    'BertForSequenceClassification'
-  ]
+  return kinds.described(path) == kinds.MINIATURE
 
 
 def load(folder: str | os.PathLike[str]) -> Miniature:
@@ -168,7 +159,7 @@ def _description(
       f'a miniature on {found["model_type"]} cannot be written; only BERT'
     )
   return found | {
-    'architectures': ['BertForSequenceClassification'],
+    'architectures': [kinds.MINIATURE_ARCHITECTURE],
     'num_labels': 1,
     'id2label': {'0': 'LABEL_0'},
     'label2id': {'LABEL_0': 0},

@@ -9,6 +9,8 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
+from t5score_jax.checkpoints import kinds
+
 FORMATS = ('comet', 'estimator')
 
 
@@ -20,13 +22,8 @@ def concerns(args: argparse.Namespace) -> bool:
 
 def detect(path: Path) -> str:
   """The format of a regressor that lies in a path; '' if none does."""
-  from t5score_jax.checkpoints import comet, estimators
-
-  if estimators.is_estimator(path):
-    return 'estimator'
-  if (path / comet.SETTINGS_FILE).is_file() or path.suffix == '.ckpt':
-    return 'comet'
-  return ''
+  kind = kinds.of(path)
+  return kind if kind in FORMATS else ''
 
 
 def problem(args: argparse.Namespace) -> str:

@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+from t5score_jax.checkpoints import kinds
 from t5score_jax.commands import _convert_estimator
 
 SUMMARY = 'convert checkpoints between T5X, Hugging Face and this library'
@@ -248,10 +249,8 @@ def _check_formats(args: argparse.Namespace) -> None:
 
 def _place(path: Path) -> Path:
   """The path, or the folder of the embedded model of that name."""
-  from t5score_jax.metrics import t5score
-
-  if not path.exists() and str(path) in t5score.embedded_models():
-    return t5score.model_folder(str(path))
+  if not path.exists() and str(path) in kinds.embedded():
+    return kinds.folder(path)
   return path
 
 

@@ -24,19 +24,32 @@ from __future__ import annotations
 import abc
 import collections
 import dataclasses
-import difflib
-import importlib
-import inspect
 import math
-import pkgutil
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, ClassVar
 
 import numpy as np
 
 import t5score_jax
-from t5score_jax import metrics
 from t5score_jax.data.records import Segment
+from t5score_jax.metrics._loading import available_metrics, load_metric
+
+__all__ = [
+  'Corpus',
+  'Metric',
+  'Scores',
+  'SystemScore',
+  'available_metrics',
+  'check_choice',
+  'count_parameters',
+  'format_signature',
+  'load_metric',
+  'require_references',
+  'require_sources',
+  'share',
+  'system_means',
+  'system_scores',
+]
 
 #: As sacrebleu has it, so that intervals can be told apart from chance.
 DEFAULT_RESAMPLES = 1000
@@ -465,70 +478,3 @@ def _resampled_sums(
     times = np.bincount(draws.ravel(), minlength=count * size)
     sums.append(times.reshape(count, size).astype(np.float64) @ statistics)
   return np.concatenate(sums)
-
-
-def available_metrics() -> list[str]:
-  """The names of the metrics, without their variants: this folder's files."""
-  return sorted(
-    module.name
-    for module in pkgutil.iter_modules(metrics.__path__)
-    if module.name != 'base' and not module.name.startswith('_')
-  )
-
-
-def load_metric(name: str, **options: Any) -> Metric:
-  """Loads a metric by its name, which is that of its file.
-
-  A name may end in one of the metric's variants: `chrf++` is `chrf` with
-  `word_order=2`, `rouge-2` is `rouge` with `variant='2'`. Case and hyphens
-  don't matter.
-
-  Args:
-    name: `'bleu'`, `'chrf++'`, `'t5score'`, ...
-    **options: Options of the metric's class; they go before the variant's.
-
-  Returns:
-    The metric.
-
-  Raises:
-    ValueError: There is no such metric or variant.
-    TypeError: The metric has no such option.
-  """
-  plain = name.lower().replace('-', '').replace('_', '')
-  known = {file.replace('_', ''): file for file in available_metrics()}
-  stems = [stem for stem in known if plain.startswith(stem)]
-  if not stems:
-    close = difflib.get_close_matches(plain, known, 1)
-    raise ValueError(
-      f'no metric {name!r};'
-      + (f' did you mean {close[0]!r}?' if close else '')
-      + f' There are: {", ".join(known.values())}'
-    )
-  stem = max(stems, key=len)
-  module = importlib.import_module(f't5score_jax.metrics.{known[stem]}')
-  variant = plain[len(stem) :]
-  if variant and variant not in module.Metric.VARIANTS:
-    variants = [stem + suffix for suffix in module.Metric.VARIANTS]
-    close = difflib.get_close_matches(plain, [*known, *variants], 1)
-    raise ValueError(
-      f'no metric {name!r};'
-      + (f' did you mean {close[0]!r}?' if close else '')
-      + f' There are: {", ".join([*known.values(), *variants])}'
-    )
-  if variant:
-    options = {**module.Metric.VARIANTS[variant], **options}
-  accepted = [
-    parameter.name
-    for parameter in inspect.signature(module.Metric).parameters.values()
-    if parameter.kind
-    in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY)
-  ]
-  for option in options:
-    if option not in accepted:
-      close = difflib.get_close_matches(option, accepted, 1)
-      raise TypeError(
-        f'metric {name!r} has no option {option!r};'
-        + (f' did you mean {close[0]!r}?' if close else '')
-        + (f' It has: {", ".join(accepted)}' if accepted else ' It has none')
-      )
-  return module.Metric(**options)

@@ -20,7 +20,7 @@ import jax
 import numpy as np
 
 from t5score_jax import embedding, encoding
-from t5score_jax.checkpoints import comet, estimators
+from t5score_jax.checkpoints import comet, estimators, kinds
 from t5score_jax.data.records import Segment
 from t5score_jax.metrics import _token_states as token_states
 from t5score_jax.metrics import base
@@ -57,8 +57,9 @@ class Metric(base.Metric):
     """Loads the model.
 
     Args:
-      model: an estimator's folder, or that of a COMET checkpoint
-        (``hparams.yaml`` and a ``.ckpt``).
+      model: an estimator's folder, that of a COMET checkpoint
+        (``hparams.yaml`` and a ``.ckpt``), or a MODEL_DIR or checkpoint of
+        training.
       output: the output that is the score, or 'mean' of all.
       reference_rule: 'max' or 'mean', with several references.
       tokenizer: of a COMET checkpoint, see ``checkpoints.comet.load_comet``.
@@ -243,7 +244,7 @@ def load(
   tokenizer: str | os.PathLike[str] | None = None,
   layer_transformation: str | None = None,
 ) -> estimators.Estimator:
-  """Loads an estimator's folder, or a COMET checkpoint.
+  """Loads an estimator from its folder or a run's, or a COMET checkpoint.
 
   Raises:
     FileNotFoundError: there is no such folder.
@@ -252,17 +253,22 @@ def load(
   if not model:
     raise ValueError(
       'COMES needs a model: give the folder of an estimator or of a COMET '
-      'checkpoint as the option model'
+      'checkpoint as the model (-m)'
     )
-  path = Path(model)
-  if not path.exists():
-    raise FileNotFoundError(f'no model {str(model)!r}: there is no such folder')
-  if estimators.is_estimator(path):
-    if tokenizer or layer_transformation:
-      raise ValueError(
-        'tokenizer and layer_transformation are for COMET checkpoints'
-      )
+  path = kinds.folder(model)
+  if kinds.of(path) != kinds.ESTIMATOR:
+    return comet.load_comet(
+      path, tokenizer, layer_transformation=layer_transformation
+    )
+  if tokenizer or layer_transformation:
+    raise ValueError(
+      'tokenizer and layer_transformation are for COMET checkpoints'
+    )
+  if kinds.has_weights(path):
     return estimators.load(path)
-  return comet.load_comet(
-    path, tokenizer, layer_transformation=layer_transformation
-  )
+  # Orbax takes a second to import.
+  from t5score_jax.checkpoints import native
+
+  loaded = native.load_regressor(path)
+  assert isinstance(loaded, estimators.Estimator)
+  return loaded

@@ -10,18 +10,21 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import jax
 import numpy as np
 
 from t5score_jax import encoding
-from t5score_jax.checkpoints import miniatures
+from t5score_jax.checkpoints import kinds, miniatures
 from t5score_jax.checkpoints.encoders import EncoderBundle
 from t5score_jax.data.records import Segment
 from t5score_jax.metrics import _token_states as token_states
 from t5score_jax.metrics import base
 from t5score_jax.nn import cross_encoder
+
+DEFAULT_MODEL = 'frugalscore-tiny'
 
 
 class Metric(base.Metric):
@@ -35,7 +38,7 @@ class Metric(base.Metric):
 
   def __init__(
     self,
-    model: str | os.PathLike[str] | None = None,
+    model: str | os.PathLike[str] = DEFAULT_MODEL,
     reference_rule: str = 'max',
     max_length: int | None = None,
     batch_tokens: int | None = None,
@@ -46,7 +49,8 @@ class Metric(base.Metric):
     """Loads the model.
 
     Args:
-      model: the folder of a miniature, ours or a published one.
+      model: the name of an embedded model, the folder of a miniature, ours or
+        a published one, or a MODEL_DIR or checkpoint of training.
       reference_rule: 'max' or 'mean', with several references.
       max_length: tokens a pair, the longer text cut first. Default: the
         model's own, else 128, the paper's.
@@ -66,12 +70,7 @@ class Metric(base.Metric):
     base.check_choice(
       'reference_rule', reference_rule, token_states.REFERENCE_RULES
     )
-    if not model:
-      raise ValueError(
-        'FrugalScore needs a model: give the folder of a miniature as the '
-        'option model'
-      )
-    found = miniatures.load(model)
+    found = load(model)
     self.reference_rule = reference_rule
     self.progress: encoding.Progress | None = None
     if max_length is None:
@@ -85,7 +84,9 @@ class Metric(base.Metric):
       spread=spread,
     )
     self.num_parameters = base.count_parameters(found.params)
-    self._model = token_states.identity(found.settings['name'], found)
+    self._model = token_states.identity(
+      found.settings.get('name') or Path(model).name, found
+    )
 
   def signature(self) -> str:
     """The settings and versions; that of scores says `nrefs` as well."""
@@ -164,3 +165,21 @@ class PairScorer(encoding.RowEncoder):
       )
       cut += sum(e.cut for e in encoded)
     return values, cut
+
+
+def load(model: str | os.PathLike[str]) -> miniatures.Miniature:
+  """Loads a miniature by its name, from its folder or from that of a run.
+
+  Raises:
+    FileNotFoundError: there is no such model.
+    ValueError: it is none, or damaged.
+  """
+  path = kinds.folder(model)
+  if kinds.of(path) != kinds.MINIATURE or kinds.has_weights(path):
+    return miniatures.load(path)
+  # Orbax takes a second to import.
+  from t5score_jax.checkpoints import native
+
+  loaded = native.load_regressor(path)
+  assert isinstance(loaded, miniatures.Miniature)
+  return loaded

@@ -22,7 +22,6 @@ Not here: how texts become batches (``scoring.py``).
 from __future__ import annotations
 
 import dataclasses
-import difflib
 import os
 import re
 from collections.abc import Mapping, Sequence
@@ -32,13 +31,12 @@ import numpy as np
 
 from t5score_jax import scoring
 from t5score_jax.checkpoints import bundle as bundles
+from t5score_jax.checkpoints import kinds
 from t5score_jax.data.records import Segment
 from t5score_jax.metrics import base
 
 DIRECTIONS = ('f', 'precision', 'recall', 'source', 'ref_src')
 REFERENCE_RULES = ('max', 'mean')
-
-_PRETRAINED = Path(__file__).resolve().parent.parent / 'pretrained'
 
 # Ideographs with their punctuation and full-width forms.
 _CHINESE = (
@@ -275,10 +273,8 @@ class Metric(base.Metric):
 
 
 def embedded_models() -> list[str]:
-  """The names of the models that come with the package."""
-  if not _PRETRAINED.is_dir():
-    return []
-  return sorted(p.name for p in _PRETRAINED.iterdir() if bundles.is_bundle(p))
+  """The names of the T5Score models that come with the package."""
+  return kinds.embedded(kinds.BUNDLE)
 
 
 def load_model(name_or_path: str | os.PathLike[str]) -> bundles.Bundle:
@@ -294,35 +290,10 @@ def load_model(name_or_path: str | os.PathLike[str]) -> bundles.Bundle:
     FileNotFoundError: there is no such model.
     ValueError: the folder holds none, or a damaged one.
   """
-  path = model_folder(name_or_path)
+  path = kinds.folder(name_or_path)
   if bundles.is_bundle(path):
     return bundles.load_bundle(path)
   # Orbax takes a second to import, and a bundle does without.
   from t5score_jax.checkpoints import native
 
   return native.load_for_scoring(path)
-
-
-def model_folder(name_or_path: str | os.PathLike[str]) -> Path:
-  """The folder that a model's name or path means.
-
-  Raises:
-    FileNotFoundError: there is no such model.
-  """
-  known = embedded_models()
-  path = Path(name_or_path)
-  if str(name_or_path) in known:
-    return _PRETRAINED / name_or_path
-  if not path.exists():
-    close = difflib.get_close_matches(str(name_or_path), known, 1)
-    raise FileNotFoundError(
-      f'no model {str(name_or_path)!r}: there is no such folder, and '
-      + (
-        f'the embedded models are {", ".join(known)}'
-        if known
-        else f'no models are embedded ({_PRETRAINED} is missing: install the '
-        'package again)'
-      )
-      + (f'; did you mean {close[0]!r}?' if close else '')
-    )
-  return path

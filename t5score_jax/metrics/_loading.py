@@ -1,0 +1,214 @@
+"""Which metric a name or a model's folder means, and how it is loaded.
+
+A metric is a file of this folder, found by its name; a model's folder says by
+itself what it is. Nothing here imports JAX before a metric is loaded that
+needs it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import functools
+import importlib
+import inspect
+import os
+import pkgutil
+import typing
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from t5score_jax import metrics
+from t5score_jax.checkpoints import kinds
+
+if typing.TYPE_CHECKING:
+  from t5score_jax.metrics.base import Metric
+
+DEFAULT_MODEL = 't5score-tiny'
+
+_T5SCORE = 't5score'
+_METRIC_OF_KIND = {
+  kinds.ESTIMATOR: 'comes',
+  kinds.COMET: 'comes',
+  kinds.MINIATURE: 'frugalscore',
+}
+#: Metrics that stand on an encoder without a head of its own.
+_ON_ENCODERS = ('bertscore', 'moverscore')
+
+
+class ChoiceError(ValueError):
+  """A model and a metric don't go together; the message says why."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Choice:
+  """A metric and its model.
+
+  Attributes:
+    metric: for ``load_metric``.
+    model: its option ``model``; None for the metric's own default, and for
+      metrics without a model.
+  """
+
+  metric: str
+  model: str | None = None
+
+  @property
+  def options(self) -> dict[str, str]:
+    """The option that names the model, if one is chosen."""
+    return {} if self.model is None else {'model': self.model}
+
+
+def choose(
+  model: str | os.PathLike[str] | None = None, metric: str | None = None
+) -> Choice:
+  """Finds out which metric is meant.
+
+  Args:
+    model: the name of an embedded model, or a path; where ``metric`` is None,
+      the name of a metric as well, which goes before a folder's (the folder is
+      ``./NAME``). A folder that holds an estimator or a COMET checkpoint means
+      COMES, a miniature FrugalScore, any other T5Score.
+    metric: the metric's name; None finds it out.
+
+  Returns:
+    The choice; T5Score with its default model where nothing is said.
+
+  Raises:
+    ChoiceError: an encoder's folder, which does not say what to do with it.
+  """
+  name = None if model is None else str(model)
+  if metric is not None:
+    return Choice(metric, name)
+  if name is None or _plain(name) == _T5SCORE:
+    return Choice(_T5SCORE, DEFAULT_MODEL)
+  if is_metric(name):
+    return Choice(name)
+  try:
+    kind = kinds.of(kinds.folder(name))
+  except FileNotFoundError:
+    kind = ''  # T5Score says what there is.
+  if kind == kinds.ENCODER:
+    raise ChoiceError(
+      f'{name}: an encoder, on which several metrics can stand; choose '
+      f'--metric {" or --metric ".join(_ON_ENCODERS)}'
+    )
+  return Choice(_METRIC_OF_KIND.get(kind, _T5SCORE), name)
+
+
+def is_metric(name: str) -> bool:
+  """Whether a name means a metric, not a model of T5Score's or another's."""
+  if '/' in name or name in kinds.embedded():
+    return False
+  stems = {_plain(file) for file in available_metrics()}
+  if _plain(name) in stems:
+    return True
+  known = _plain(name).startswith(tuple(stems - {_T5SCORE}))
+  return known and not os.path.isdir(name)
+
+
+def load(
+  model: str | os.PathLike[str] | None = None,
+  metric: str | None = None,
+  **options: Any,
+) -> Metric:
+  """Loads the metric that a name, a folder or both mean, see ``choose``.
+
+  Raises:
+    ValueError: There is no such metric, or an option can't have its value.
+    TypeError: The metric has no such option.
+    FileNotFoundError: There is no such model.
+  """
+  choice = choose(model, metric)
+  return load_metric(choice.metric, **choice.options, **options)
+
+
+def available_metrics() -> list[str]:
+  """The names of the metrics, without their variants: this folder's files."""
+  return sorted(
+    module.name
+    for module in pkgutil.iter_modules(metrics.__path__)
+    if module.name != 'base' and not module.name.startswith('_')
+  )
+
+
+def load_metric(name: str, **options: Any) -> Metric:
+  """Loads a metric by its name, which is that of its file.
+
+  A name may end in one of the metric's variants: `chrf++` is `chrf` with
+  `word_order=2`, `rouge-2` is `rouge` with `variant='2'`. Case and hyphens
+  don't matter.
+
+  Args:
+    name: `'bleu'`, `'chrf++'`, `'t5score'`, ...
+    **options: Options of the metric's class; they go before the variant's.
+
+  Returns:
+    The metric.
+
+  Raises:
+    ValueError: There is no such metric or variant.
+    TypeError: The metric has no such option.
+  """
+  kind, variant = _find(name)
+  accepted = _parameters(kind)
+  for option in options:
+    if option not in accepted:
+      close = difflib.get_close_matches(option, accepted, 1)
+      raise TypeError(
+        f'metric {name!r} has no option {option!r};'
+        + (f' did you mean {close[0]!r}?' if close else '')
+        + (f' It has: {", ".join(accepted)}' if accepted else ' It has none')
+      )
+  made: Metric = kind(**{**variant, **options})
+  return made
+
+
+def options_of(name: str) -> dict[str, Any]:
+  """A metric's options and their defaults; imports it.
+
+  Raises:
+    ValueError: There is no such metric or variant.
+  """
+  kind, variant = _find(name)
+  return {**_parameters(kind), **variant}
+
+
+@functools.cache
+def _parameters(kind: type) -> dict[str, Any]:
+  return {
+    parameter.name: parameter.default
+    for parameter in inspect.signature(kind).parameters.values()
+    if parameter.kind
+    in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY)
+  }
+
+
+def _find(name: str) -> tuple[Any, Mapping[str, Any]]:
+  """A metric's class, and the options that its variant stands for."""
+  plain = _plain(name)
+  known = {_plain(file): file for file in available_metrics()}
+  stems = [stem for stem in known if plain.startswith(stem)]
+  if not stems:
+    close = difflib.get_close_matches(plain, known, 1)
+    raise ValueError(_unknown(name, close, known.values()))
+  stem = max(stems, key=len)
+  kind = importlib.import_module(f't5score_jax.metrics.{known[stem]}').Metric
+  variant = plain[len(stem) :]
+  if variant and variant not in kind.VARIANTS:
+    variants = [stem + suffix for suffix in kind.VARIANTS]
+    close = difflib.get_close_matches(plain, [*known, *variants], 1)
+    raise ValueError(_unknown(name, close, [*known.values(), *variants]))
+  return kind, kind.VARIANTS[variant] if variant else {}
+
+
+def _unknown(name: str, close: list[str], known: Iterable[str]) -> str:
+  return (
+    f'no metric {name!r};'
+    + (f' did you mean {close[0]!r}?' if close else '')
+    + f' There are: {", ".join(known)}'
+  )
+
+
+def _plain(name: str) -> str:
+  return name.lower().replace('-', '').replace('_', '')
