@@ -66,6 +66,7 @@ _LOGGER = logging.getLogger(__name__)
 _LOGGER.setLevel(logging.WARNING)
 
 _STATE, _NUMBERS = selection.STATE, selection.NUMBERS
+_ENCODER = 'encoder/'
 # What may differ between a checkpoint and the model that continues it.
 _FREE_FIELDS = ('dropout_rate', 'dtype', 'remat')
 
@@ -298,6 +299,9 @@ def initial_params(
   if len(paths) > 1:
     # Each may hold more than is wanted of it: an encoder beside a head.
     stored = {name: stored[name] for name in stored if name in wanted}
+  elif not any(name.startswith(_ENCODER) for name in wanted):
+    # A head that learns from vectors of an encoder elsewhere.
+    stored = {n: a for n, a in stored.items() if not n.startswith(_ENCODER)}
   found = weights.shapes_of(stored)
   kept: dict[str, Any] = {}
   if new is not None and fresh is not None:

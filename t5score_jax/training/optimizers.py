@@ -254,6 +254,11 @@ def layerwise_multipliers(
   return {**factors, f'{start}embeddings/': encoder * decay**num_layers}
 
 
+def share(learning_rate: float, of: float) -> float:
+  """A rate as a share of another, for gin, which doesn't divide."""
+  return learning_rate / of
+
+
 def _first_matches(
   params: PyTree, rules: Mapping[str, Any], default: Any, what: str
 ) -> PyTree:

@@ -10,6 +10,7 @@ frozen encoder. Not here: who writes the arrays, and what is made of a batch
 from __future__ import annotations
 
 import itertools
+import math
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -22,13 +23,39 @@ ROLES = ('hypothesis', 'source', 'reference')
 FORMS = ('tokens', 'vectors')
 
 
+def steps(
+  path: str | os.PathLike[str], batch_size: int, epochs: float = 1.0
+) -> int:
+  """How many steps some epochs are, for gin, which doesn't compute.
+
+  Args:
+    path: Folder of the instances.
+    batch_size: Instances a step.
+    epochs: How often each instance is seen.
+
+  Returns:
+    At least 1, unless `epochs` is 0.
+
+  Raises:
+    inputs.DatasetError: There are no instances.
+  """
+  if epochs < 0:
+    raise inputs.DatasetError(f'epochs = {epochs}: at least 0')
+  file = Path(path) / 'ratings.npy'
+  if not file.is_file():
+    raise inputs.DatasetError(f'{file}: there is no such array of instances')
+  count = len(np.load(file, mmap_mode='r'))
+  return math.ceil(round(count * epochs / batch_size, 6))
+
+
 class TextsDataset:
   """A folder of instances beside a folder of texts.
 
   `PATH/hypothesis.npy`, `source.npy` and perhaps `reference.npy` hold int [N],
   numbers of texts; `ratings.npy` float [N, outputs], NaN where not rated.
-  `TEXTS/tokens.npy` holds int [T, length], padded at the end, and
-  `TEXTS/vectors.npy` float [T, layers, emb_dim].
+  `TEXTS/tokens.npy` holds int [T, length], padded at the end, with
+  `TEXTS/lengths.npy` int [T]; or `TEXTS/vectors.npy` float [T, layers,
+  emb_dim].
 
   Attributes:
     batch_size: Instances a batch over all processes.
@@ -41,7 +68,6 @@ class TextsDataset:
     texts: str | os.PathLike[str],
     batch_size: int,
     form: str = 'tokens',
-    pad_id: int = 0,
     seed: int = 0,
     shuffle: bool = True,
   ):
@@ -54,7 +80,6 @@ class TextsDataset:
       form: 'tokens' gives `ROLE_tokens` int32 [B, length], as long as the
         longest text in that role; 'vectors' gives `ROLE_vectors` float32
         [B, layers, emb_dim].
-      pad_id: Of the tokens.
       seed: Of the order.
       shuffle: Whether to shuffle, anew each epoch.
 
@@ -68,10 +93,10 @@ class TextsDataset:
     self.batch_size = batch_size
     self.num_examples = self._rows.num_examples
     self._form = form
-    file = Path(texts) / f'{form}.npy'
-    if not file.is_file():
-      raise inputs.DatasetError(f'{file}: there is no such array of texts')
-    self._table = np.load(file, mmap_mode='r')
+    self._table = _open(Path(texts) / f'{form}.npy')
+    lengths = None
+    if form == 'tokens':
+      lengths = _open(Path(texts) / 'lengths.npy')
     # Read once: which texts each role has, and how long they are.
     whole = self._rows.examples(np.arange(self.num_examples))
     self._roles = [role for role in ROLES if role in whole]
@@ -85,12 +110,11 @@ class TextsDataset:
       used = np.unique(whole[role])
       if used[0] < 0 or used[-1] >= len(self._table):
         raise inputs.DatasetError(
-          f'{path}: {role}.npy names text {used[0]} to {used[-1]}; {file} has '
-          f'{len(self._table)}'
+          f'{path}: {role}.npy names text {used[0]} to {used[-1]}; {texts} '
+          f'has {len(self._table)}'
         )
-      if form == 'tokens':
-        lengths = np.sum(self._table[used] != pad_id, axis=1)
-        self._lengths[role] = int(lengths.max())
+      if lengths is not None:
+        self._lengths[role] = int(lengths[used].max())
 
   def examples(self, positions: np.ndarray) -> inputs.Batch:
     """Gathers instances; see `inputs.ArrayDataset.examples`."""
@@ -117,3 +141,9 @@ class TextsDataset:
         texts = texts[:, : self._lengths[role]]
       batch[f'{role}_{self._form}'] = np.asarray(texts, kind)
     return batch
+
+
+def _open(file: Path) -> np.ndarray:
+  if not file.is_file():
+    raise inputs.DatasetError(f'{file}: there is no such array of texts')
+  return np.load(file, mmap_mode='r')
