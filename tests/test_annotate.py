@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from t5score_jax import cli
-from t5score_jax.commands import score
+from t5score_jax.commands import _metric_arguments
 from t5score_jax.data import pair_shards, records
 from t5score_jax.data.records import Segment
 from t5score_jax.metrics import base
@@ -186,7 +186,7 @@ class _Idf(base.Metric):
 def test_scores_that_depend_on_the_shard_are_refused(
   folder, tmp_path, monkeypatch, capsys
 ):
-  monkeypatch.setattr(score, 'load', lambda name, options: _Idf())
+  monkeypatch.setattr(_metric_arguments, 'load', lambda *given: _Idf())
   assert _run(folder, tmp_path / 'out') == 2
   assert 'texts.txt.gz' in capsys.readouterr().err
   assert not (tmp_path / 'out').exists()
@@ -202,7 +202,7 @@ def test_a_file_that_an_option_names_is_part_of_the_identity(
     def score_segments(self, segments):
       return base.Scores(np.arange(len(segments)), self.signature())
 
-  monkeypatch.setattr(score, 'load', lambda name, options: Fixed())
+  monkeypatch.setattr(_metric_arguments, 'load', lambda *given: Fixed())
   corpus = tmp_path / 'corpus.txt'
   corpus.write_text('a\n')
   option = '--option', f'idf={corpus}', '--shard', '1/2'

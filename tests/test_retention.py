@@ -1,0 +1,296 @@
+"""`t5score retention`: the numbers against NumPy, the table, the command."""
+
+import json
+
+import numpy as np
+import pytest
+
+from t5score_jax import cli
+from t5score_jax.commands import _metric_arguments
+from t5score_jax.commands import retention as command
+from t5score_jax.data import records
+from t5score_jax.data.records import Segment
+from t5score_jax.evaluation import plots, retention
+from t5score_jax.metrics import base
+
+
+def _measured(seed=0, size=300):
+  rng = np.random.default_rng(seed)
+  human = rng.normal(size=size)
+  teacher = human + rng.normal(size=size)
+  student = teacher + 0.7 * rng.normal(size=size)
+  metrics = [
+    retention.Measured('t', 'teacher', teacher, 20.0, 30.0, 1000, 'sig:t'),
+    retention.Measured('s', 'student', 5 + 3 * student, 480.0, 4.0, 100),
+    retention.Measured('c', 'beside', rng.normal(size=size), 3000.0, 0.1),
+  ]
+  groups = ['a-b'] * 100 + ['c-d'] * (size - 100)
+  return metrics, human, groups
+
+
+def _report(**options):
+  metrics, human, groups = _measured()
+  segments = [n // 2 for n in range(len(human))]
+  return retention.measure(metrics, human, groups, segments, **options)
+
+
+def test_numbers_are_numpys():
+  metrics, human, groups = _measured()
+  report = _report(resamples=0, speed_against='s')
+  places = [np.flatnonzero(np.array(groups) == g) for g in ('a-b', 'c-d')]
+
+  def pearson(x, y):
+    return [np.corrcoef(x[p], y[p])[0, 1] for p in places]
+
+  teacher = metrics[0].scores
+  for row, metric in zip(report.rows, metrics, strict=True):
+    with_people = pearson(human, metric.scores)
+    assert list(row.human.values()) == pytest.approx(with_people)
+    assert row.human_mean == pytest.approx(np.mean(with_people))
+    assert row.kept == pytest.approx(
+      np.mean(with_people) / np.mean(pearson(human, teacher))
+    )
+    assert list(row.teacher.values()) == pytest.approx(
+      pearson(teacher, metric.scores)
+    )
+    assert row.interval is None
+    assert row.faster == metric.pairs_per_second / 480.0
+  assert [row.smaller for row in report.rows] == [1.0, 10.0, None]
+  assert report.counts == {'a-b': 100, 'c-d': 200}
+
+
+def test_the_interval_is_a_paired_bootstrap_over_segments():
+  metrics, human, groups = _measured()
+  report = _report(resamples=2000)
+  assert report.rows[0].interval == (1.0, 1.0)
+  rng = np.random.default_rng(7)
+  draws = []
+  for _ in range(1500):
+    rated = np.zeros(2)
+    for segments in (np.arange(50), np.arange(50, 150)):
+      taken = rng.choice(segments, size=len(segments))
+      rows = np.concatenate([2 * taken, 2 * taken + 1])
+      rated += [
+        np.corrcoef(human[rows], m.scores[rows])[0, 1] for m in metrics[:2]
+      ]
+    draws.append(rated[1] / rated[0])
+  low, high = np.quantile(draws, [0.025, 0.975])
+  assert report.rows[1].interval == pytest.approx((low, high), abs=0.015)
+  assert low < report.rows[1].kept < high
+  # The same seed, the same interval.
+  assert _report(resamples=2000).rows[1].interval == report.rows[1].interval
+
+
+@pytest.mark.parametrize(
+  ('change', 'message'),
+  [
+    (lambda m: m[1:], '0 teachers'),
+    (lambda m: [*m, m[0]], '2 teachers'),
+    (lambda m: [*m, m[1]], 'one name'),
+  ],
+)
+def test_wrong_metrics_are_refused(change, message):
+  metrics, human, groups = _measured()
+  with pytest.raises(ValueError, match=message):
+    retention.measure(change(metrics), human, groups, range(300))
+
+
+def test_wrong_numbers_are_refused():
+  metrics, human, groups = _measured()
+  with pytest.raises(ValueError, match='lengths differ'):
+    retention.measure(metrics, human[1:], groups, range(300))
+  with pytest.raises(ValueError, match="no metric 'x'"):
+    retention.measure(metrics, human, groups, range(300), speed_against='x')
+  human[3] = np.nan
+  with pytest.raises(ValueError, match='human ratings hold nan'):
+    retention.measure(metrics, human, groups, range(300))
+
+
+def test_formats_say_the_same():
+  report = _report(resamples=100)
+  whole = json.loads(retention.render(report, 'json', notes=['said']))
+  student = whole['metrics'][1]
+  assert student['kept'] == report.rows[1].kept and whole['notes'] == ['said']
+  assert whole['metrics'][0]['signature'] == 'sig:t'
+  for style in ('table', 'markdown', 'latex'):
+    text = retention.render(report, style, digits=2)
+    for cell in ('1,000', f'{student["human_mean"]:.2f}', '24.0', '480'):
+      assert cell in text
+    assert f'{100 * student["kept"]:.1f}' in text
+    assert f'{student["teacher"]["c-d"]:.2f}' in text
+  with pytest.raises(ValueError, match='unknown format'):
+    retention.render(report, 'html')
+
+
+def test_a_teacher_that_agrees_with_nobody_has_nothing_to_keep():
+  metrics, human, groups = _measured()
+  metrics[0] = retention.Measured('t', 'teacher', -human, 1.0, 1.0)
+  report = retention.measure(metrics, human, groups, range(300), resamples=0)
+  assert np.isnan(report.rows[1].kept)
+  assert (
+    json.loads(retention.render(report, 'json'))['metrics'][1]['kept'] is None
+  )
+  with pytest.raises(ValueError, match='nothing to draw'):
+    plots.sizes(report)
+
+
+def test_picture_shows_sizes(tmp_path):
+  pytest.importorskip('matplotlib')
+  figure = plots.sizes(_report(resamples=50))
+  (ax,) = figure.axes
+  assert ax.get_xscale() == 'log'
+  texts = {text.get_text() for text in ax.texts}
+  assert texts == {'t', 's', 'c'}
+  points = {c.get_label(): c for c in ax.containers}
+  assert set(points) == {'teacher', 'student'}
+  assert points['student'][0].get_xdata().tolist() == [100]
+  plots.save(figure, tmp_path / 'x.svg')
+  assert 'parameters' in (tmp_path / 'x.svg').read_text()
+
+
+class _Length(base.Metric):
+  """Counts calls; rates by length, with noise that an option sets."""
+
+  name = 'length'
+  calls = []
+
+  def __init__(self, noise=0.0, parameters=None):
+    self._noise = noise
+    self.num_parameters = parameters
+
+  def signature(self):
+    return base.format_signature({'metric': 'length', 'noise': self._noise})
+
+  def score_segments(self, segments):
+    self.calls.append((self._noise, len(segments)))
+    rng = np.random.default_rng(1)
+    lengths = np.array([len(s.hypothesis) for s in segments], float)
+    noise = self._noise * rng.normal(size=len(lengths))
+    return base.Scores(lengths + noise, self.signature())
+
+
+@pytest.fixture
+def judged(tmp_path, monkeypatch):
+  rng = np.random.default_rng(0)
+  segments = []
+  for n in range(60):
+    length = int(rng.integers(1, 30))
+    rating = {} if n % 10 == 0 else {'z': length + 6 * rng.normal()}
+    segments.append(
+      Segment(
+        'x' * length,
+        references=('r',),
+        segment=str(n),
+        language_pair='ab'[n % 2],
+        ratings=rating,
+      )
+    )
+  path = tmp_path / 'judged.jsonl'
+  records.write_records(path, segments)
+  true = _metric_arguments.load
+
+  def load(name, options):
+    return _Length(**options) if name == 'length' else true(name, options)
+
+  monkeypatch.setattr(_metric_arguments, 'load', load)
+  _Length.calls.clear()
+  return path
+
+
+def _run(judged, *arguments):
+  return cli.main(
+    ['retention', '--input', str(judged), '--human', 'z', *map(str, arguments)]
+  )
+
+
+@pytest.mark.filterwarnings('ignore:the second scores do not vary')
+def test_one_command_one_table(judged, tmp_path, capsys):
+  pytest.importorskip('matplotlib')
+  assert not _run(
+    judged, '--teacher', 'big=length:parameters=2000000',
+    '--students', 'small=length:noise=4.0,parameters=100000',
+    'tiny=length:noise=12.5,parameters=10000', '--beside', 'chrf',
+    '--speed-against', 'chrf', '--repeats', 2, '--time-pairs', 20,
+    '--format', 'json', '--bootstrap', 200, '--plot', tmp_path / 'x.png',
+  )  # fmt: skip
+  said = capsys.readouterr()
+  found = json.loads(said.out)
+  names = [m['metric'] for m in found['metrics']]
+  assert names == ['big', 'small', 'tiny', 'chrf']
+  assert found['language_pairs'] == {'a': 24, 'b': 30}
+  assert '6 records without a rating' in found['notes']
+  kept = [m['kept'] for m in found['metrics']]
+  assert kept[0] == 1 and 1 > kept[1] > kept[2]
+  assert [m['smaller'] for m in found['metrics']] == [1, 20, 200, None]
+  assert found['metrics'][3]['faster'] == 1
+  for metric in found['metrics'][1:3]:
+    assert metric['interval'][0] < metric['kept'] < metric['interval'][1]
+  # All once, a part to warm up, that part twice.
+  assert _Length.calls[:4] == [(0.0, 54), (0.0, 20), (0.0, 20), (0.0, 20)]
+  assert said.err.count('s cold') == 4
+  assert (tmp_path / 'x.png').read_bytes()[:4] == b'\x89PNG'
+
+
+def test_all_records_as_one_and_a_file(judged, tmp_path, capsys):
+  out = tmp_path / 'out.md'
+  assert not _run(
+    judged, '--teacher', 'length', '--by', 'none', '--bootstrap', 0,
+    '--format', 'markdown', '-o', out, '--quiet',
+  )  # fmt: skip
+  said = capsys.readouterr()
+  assert said.out == said.err == ''
+  text = out.read_text()
+  assert text.startswith('| metric') and '95%' not in text
+  # One table where there is one language pair.
+  assert text.count('\n| ---') == 1
+  assert _Length.calls == [(0.0, 54), (0.0, 54)]
+
+
+@pytest.mark.parametrize(
+  ('arguments', 'code', 'message'),
+  [
+    (['--teacher', ''], 2, '[NAME=]METRIC'),
+    (['--teacher', 'length:'], 2, '[NAME=]METRIC'),
+    (['--teacher', 'length:x'], 2, "'x' is not OPTION=VALUE"),
+    (['--teacher', 'chrf:bta=1'], 2, "did you mean 'beta'"),
+    (['--teacher', 'chrf', '--students', 'chrf'], 2, "are called 'chrf'"),
+    (['--teacher', 'chrf', '--speed-against', 'x'], 2, 'there are chrf'),
+    (['--teacher', 'chrf', '--plot', 'x.gif'], 1, 'PNG or SVG'),
+    (['--teacher', 'chrf', '-o', 'none/x'], 1, 'no folder'),
+    (['--teacher', 'nowhere/model'], 1, 'nowhere/model'),
+  ],
+)
+def test_errors_say_what_to_do(judged, arguments, code, message, capsys):
+  assert _run(judged, *arguments) == code
+  err = capsys.readouterr().err
+  assert message in err and err.count('\n') == 1
+
+
+def test_no_rating_is_an_error(judged, tmp_path, capsys):
+  records.write_records(tmp_path / 'a.jsonl', [Segment('x', references=('y',))])
+  code = cli.main(
+    ['retention', '--input', str(tmp_path / 'a.jsonl'), '--human', 'z']
+    + ['--teacher', 'length']
+  )
+  assert code == 1 and "no column 'z'" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+  ('text', 'name', 'metric', 'options'),
+  [
+    ('bleu', 'bleu', 'bleu', {}),
+    ('runs/a=b', 'runs/a=b', 'runs/a=b', {}),
+    ('x=runs/a:dtype=bfloat16', 'x', 'runs/a', {'dtype': 'bfloat16'}),
+    ('b:layer=9,model=/a,b/c=d,idf=none', 'b', 'b',
+     {'layer': 9, 'model': '/a,b/c=d', 'idf': 'none'}),
+  ],
+)  # fmt: skip
+def test_metrics_of_the_command_line(text, name, metric, options):
+  spec = command.parse_spec(text, 'student')
+  assert (spec.name, spec.metric, spec.options) == (name, metric, options)
+
+
+def test_metrics_say_how_large_they_are():
+  assert base.load_metric('chrf').num_parameters is None
+  tree = {'a': {'b': np.zeros((2, 3))}, 'c': np.zeros(())}
+  assert base.count_parameters(tree) == 7
