@@ -86,7 +86,7 @@ def test_references_with_hypotheses_and_hypotheses_with_each_other(
     assert ids[row['hypothesis']] == ids[row['reference']] == own
     assert row['language_pair'] == 'de-en'
   assert not (by['denoised'] or by['paraphrases'])
-  assert f'{len(rows)} pairs in 1 shards' in capsys.readouterr().out
+  assert f'{len(rows)} pairs in 1 shard' in capsys.readouterr().out
   # They are records, for any other command.
   found = records.read_records(out / 'part-00000.jsonl.gz')
   assert [s.hypothesis for s in found] == [r['hypothesis'] for r in rows]

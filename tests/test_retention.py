@@ -125,8 +125,9 @@ def test_formats_say_the_same():
 def test_a_teacher_that_agrees_with_nobody_has_nothing_to_keep():
   metrics, human, groups = _measured()
   metrics[0] = retention.Measured('t', 'teacher', -human, 1.0, 1.0)
-  report = retention.measure(metrics, human, groups, range(300), resamples=0)
-  assert np.isnan(report.rows[1].kept)
+  report = retention.measure(metrics, human, groups, range(300), resamples=9)
+  assert np.isnan(report.rows[1].kept) and report.rows[1].interval is None
+  assert 'nan' not in retention.render(report)
   assert (
     json.loads(retention.render(report, 'json'))['metrics'][1]['kept'] is None
   )

@@ -348,7 +348,8 @@ def _run(args: argparse.Namespace) -> None:
     shards=shards, rows=rows, counts=counts, held_out_texts=len(held_out)
   )
   if not args.quiet:
-    print(f'{args.output}: {rows} pairs in {shards} shards', end='')
+    plural = '' if shards == 1 else 's'
+    print(f'{args.output}: {rows} pairs in {shards} shard{plural}', end='')
     print(f', {kept} of which were there already' if kept else '')
     for name, number in sorted(counts.items()):
       print(f'  {number:>9} {name}')

@@ -56,7 +56,8 @@ class Row:
     human_mean: their mean.
     kept: `human_mean` divided by the teacher's; NaN where the teacher's is
       not above 0.
-    interval: 95% of the bootstrap samples of `kept`; None without bootstrap.
+    interval: 95% of the bootstrap samples of `kept`; None without bootstrap,
+      and where the teacher agrees with nobody in one of them.
     teacher: Pearson with the teacher's scores, by language pair.
     teacher_mean: their mean.
   """
@@ -237,12 +238,12 @@ def _draws(
 
 def _interval(
   draws: significance.Replicates, name: str, teacher: str
-) -> tuple[float, float]:
-  """The middle 95% of the shares kept."""
+) -> tuple[float, float] | None:
+  """The middle 95% of the shares kept; None where one is undefined."""
   own, whole = (draws.draws[:, draws.names.index(n)] for n in (name, teacher))
-  low, high = np.quantile(
-    own / np.where(whole > 0, whole, np.nan), [0.025, 0.975]
-  )
+  if not (whole > 0).all():
+    return None
+  low, high = np.quantile(own / whole, [0.025, 0.975])
   return float(low), float(high)
 
 
@@ -289,12 +290,13 @@ def _main_rows(report: Report, digits: int) -> list[list[str]]:
       f'{row.faster:.1f}' if row.faster < 100 else f'{row.faster:.0f}',
       f'{m.cold_seconds:.1f}',
       f'{row.human_mean:.{digits}f}',
-      f'{100 * row.kept:.1f}',
+      '-' if math.isnan(row.kept) else f'{100 * row.kept:.1f}',
     ]
     if row.interval:
-      cells.append(
-        f'[{100 * row.interval[0]:.1f}, {100 * row.interval[1]:.1f}]'
-      )
+      low, high = (100 * end for end in row.interval)
+      cells.append(f'[{low:.1f}, {high:.1f}]')
+    elif report.resamples:
+      cells.append('-')
     rows.append([*cells, f'{row.teacher_mean:.{digits}f}'])
   return rows
 
