@@ -12,7 +12,7 @@ import pytest
 
 import t5score_jax
 from t5score_jax import cli, scoring
-from t5score_jax.commands import _score_output, score
+from t5score_jax.commands import _metric_arguments, _score_output
 from t5score_jax.data import records
 from t5score_jax.metrics import base, t5score
 
@@ -71,8 +71,8 @@ def _fails(run, *arguments, code=1):
 
 
 def test_choices_are_those_of_the_metric():
-  assert score.DIRECTIONS == t5score.DIRECTIONS
-  assert score.DTYPES == scoring.DTYPES
+  assert _metric_arguments.DIRECTIONS == t5score.DIRECTIONS
+  assert _metric_arguments.DTYPES == scoring.DTYPES
 
 
 def test_scores_are_those_of_python(run, metric):
@@ -337,7 +337,7 @@ def test_errors_say_what_and_leave_nothing(run, folder, arguments, message):
     ('--input x.tsv --columns reference', '--columns takes FIELD=COLUMN'),
     ('-t - -r -', 'standard input (-) can be only one'),
     ('-t A.txt A=B.txt -r ref.txt', "two systems are called 'A'"),
-    ('-m bleu --dtype float32 -t A.txt -r ref.txt', '--dtype is for T5Score'),
+    ('-m bleu --dtype float32 -t A.txt -r ref.txt', '--dtype is not for bleu'),
     ('--tokens --format tsv -t A.txt -r ref.txt', '--tokens is for --format'),
     ('-t A.txt --option tokenize', '--option takes NAME=VALUE'),
     ('-t A.txt --option dtype=x', '--option dtype: give --dtype'),

@@ -99,8 +99,7 @@ def summary(
     lines.append('no segments')
   if scores.cut:
     lines.append(
-      f'cut: {scores.cut} longer than the model reads (length in the '
-      'signature)'
+      f'cut: {scores.cut} longer than the model reads (length in the signature)'
     )
   lines += [f'note: {note}' for note in scores.notes]
   lines.append(f'signature: {scores.signature}')

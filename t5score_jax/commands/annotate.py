@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 
+from t5score_jax.commands import _metric_arguments as metric_arguments
 from t5score_jax.commands import score
 from t5score_jax.data import pair_shards, records
 from t5score_jax.data.records import Segment
@@ -43,10 +44,9 @@ file, of which `t5score pairs` writes one (OUT/texts.txt.gz).
 
 _EXAMPLES = """
 examples:
-  t5score annotate pairs/ -m moverscore --option model=bert-base-uncased/ \\
+  t5score annotate pairs/ --metric moverscore -m bert-base-uncased/ \\
       --option idf=pairs/texts.txt.gz -o annotated/
-  t5score annotate pairs/ -m bertscore --option model=bert/ --shard 2/4 \\
-      -o annotated/
+  t5score annotate pairs/ --metric bertscore -m bert/ --shard 2/4 -o annotated/
 
 exit code: 0 all shards of this command are there; 1 the run failed; 2 the
 command line is wrong
@@ -59,21 +59,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
   parser.epilog = _EXAMPLES
   parser.formatter_class = argparse.RawDescriptionHelpFormatter
   parser.add_argument('pairs', metavar='PAIRS', help='folder of pairs')
-  parser.add_argument(
-    '-m',
-    '--model',
-    required=True,
-    metavar='NAME_OR_PATH',
-    help='the metric, as for `t5score score`',
-  )
-  score.add_model_options(parser.add_argument_group('T5Score models'))
-  parser.add_argument(
-    '--option',
-    action='append',
-    default=[],
-    metavar='NAME=VALUE',
-    help='an option of the metric, for example model=bert-base-uncased/',
-  )
+  metric_arguments.add_choice(parser, required=True)
+  metric_arguments.add_model_options(parser)
   parser.add_argument(
     '-o', '--output', required=True, metavar='OUT', help='the folder'
   )
@@ -124,13 +111,13 @@ def _part(text: str) -> tuple[int, int]:
 
 def _run(args: argparse.Namespace) -> int:
   first, step = _part(args.shard)
-  options = score.metric_options(args)
+  options = metric_arguments.metric_options(args)
   if args.rating in (*records.FIELDS, 'origin'):
     raise score.UsageError(f'--rating {args.rating}: pairs have such a column')
   shards = pair_shards.complete(args.pairs, 'pairs')
   if os.path.realpath(args.pairs) == os.path.realpath(args.output):
     raise score.UsageError('-o is the folder of the pairs; choose another one')
-  metric = score.load(args.model, options)
+  metric = metric_arguments.load(args.model, options, args.metric)
   signature = metric.signature()
   if '|idf:references|' in signature:
     raise score.UsageError(

@@ -9,10 +9,12 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from t5score_jax import calibration as calibrations
+from t5score_jax.commands import _metric_arguments as metric_arguments
 from t5score_jax.commands import _score_output, score
 from t5score_jax.data import records, tables
 from t5score_jax.metrics import base
@@ -48,13 +50,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
   parser.description = _DESCRIPTION
   parser.epilog = _EXAMPLES
   parser.formatter_class = argparse.RawDescriptionHelpFormatter
-  parser.add_argument(
-    '-m',
-    '--model',
-    metavar='NAME_OR_PATH',
-    default=score.DEFAULT_MODEL,
-    help='the metric, as for `t5score score` (default: %(default)s)',
-  )
+  metric_arguments.add_choice(parser)
   parser.add_argument(
     '--input', metavar='FILE', required=True, help='judged segments'
   )
@@ -99,13 +95,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     help=f"where to write (default: {calibrations.FILE} in the model's folder)",
   )
   parser.add_argument(
-    '--option',
-    action='append',
-    default=[],
-    metavar='NAME=VALUE',
-    help='an option of a metric without a model',
-  )
-  parser.add_argument(
     '--format',
     choices=('table', 'json'),
     default='table',
@@ -114,7 +103,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
   parser.add_argument(
     '--quiet', action='store_true', help='no progress bar and no report'
   )
-  score.add_model_options(parser.add_argument_group('T5Score models'))
+  metric_arguments.add_model_options(parser)
   # Scores of single tokens are nothing to calibrate.
   parser.set_defaults(token_log_probs=None)
 
@@ -122,12 +111,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
   """Runs the verb; returns the exit code."""
   try:
-    options = score.metric_options(args)
+    options = metric_arguments.metric_options(args)
     if args.folds < 2:
       raise score.UsageError(f'--folds {args.folds}: at least 2')
-    output = _output(args)
+    output = _output(args, options)
     segments, unrated = _judged(args)
-    metric = score.load(args.model, options)
+    metric = metric_arguments.load(args.model, options, args.metric)
     with _score_output.Progress(metric, args.quiet):
       scores = metric.score_segments(segments)
     fitted = _fit(args, segments, scores)
@@ -143,16 +132,15 @@ def run(args: argparse.Namespace) -> int:
   return 0
 
 
-def _output(args: argparse.Namespace) -> Path:
+def _output(args: argparse.Namespace, options: Mapping[str, Any]) -> Path:
   """Where the calibration goes; found out before the work."""
   if args.output:
     path = Path(args.output)
-  elif score.is_lexical(args.model):
-    raise score.UsageError(f'{args.model} has no folder: give -o OUT')
   else:
-    from t5score_jax.metrics import t5score
-
-    path = t5score.model_folder(args.model) / calibrations.FILE
+    folder = metric_arguments.model_folder(args.model, options, args.metric)
+    if folder is None:
+      raise score.UsageError('the metric has no folder: give -o OUT')
+    path = folder / calibrations.FILE
   score.check_writable(str(path))
   return path
 

@@ -14,6 +14,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from t5score_jax.commands import _metric_arguments as metric_arguments
 from t5score_jax.commands import _score_files
 from t5score_jax.commands import score as score_verb
 from t5score_jax.data import files
@@ -72,13 +73,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
   )
   _score_files.add_layout_arguments(group)
   texts = parser.add_argument_group('texts')
-  texts.add_argument(
-    '-m',
-    '--model',
-    metavar='NAME_OR_PATH',
-    default=score_verb.DEFAULT_MODEL,
-    help='the metric, as `t5score score -m` takes it (default: %(default)s)',
-  )
+  metric_arguments.add_choice(texts)
   texts.add_argument(
     '-t',
     '--hypotheses',
@@ -92,14 +87,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
   texts.add_argument(
     '--input', metavar='FILE', help='TSV or JSONL records with a system each'
   )
-  texts.add_argument(
-    '--option',
-    action='append',
-    default=[],
-    metavar='NAME=VALUE',
-    help='an option of the metric, for example tokenize=zh of bleu',
-  )
-  score_verb.add_model_options(parser.add_argument_group('T5Score models'))
+  metric_arguments.add_model_options(parser)
   _add_tests(parser.add_argument_group('tests and output'))
 
 
@@ -330,9 +318,10 @@ def _from_texts(args: argparse.Namespace) -> tuple[_Systems, list[str]]:
       )
     places[name] = index
   chosen, notes = _align(order, args.intersect)
-  metric = score_verb.load(args.model, score_verb.metric_options(args))
+  options = metric_arguments.metric_options(args)
+  metric = metric_arguments.load(args.model, options, args.metric)
   scored = metric.score_segments(segments)
-  notes = [f'{args.model}: {scored.signature}', *scored.notes, *notes]
+  notes = [f'{metric.name}: {scored.signature}', *scored.notes, *notes]
   if scored.cut:
     notes.append(f'cut to the greatest length: {scored.cut}')
   return {

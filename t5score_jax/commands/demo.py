@@ -15,9 +15,9 @@ from typing import Any
 
 import numpy as np
 
-from t5score_jax.commands import score
+from t5score_jax.commands import _metric_arguments as metric_arguments
 from t5score_jax.data import files, tables
-from t5score_jax.metrics import base
+from t5score_jax.metrics import _loading, base
 
 SUMMARY = 'score shipped sentences with the embedded model'
 
@@ -71,7 +71,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     '-m',
     '--model',
     metavar='NAME_OR_PATH',
-    default=score.DEFAULT_MODEL,
+    default=_loading.DEFAULT_MODEL,
     help='as for t5score score (default: %(default)s)',
   )
 
@@ -79,7 +79,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
   """Runs the verb; returns the exit code."""
   try:
-    metric = score.load(args.model, {})
+    metric = metric_arguments.load(args.model, {})
     items = read_items()
     names = (Path(args.model).name, 'chrF')
     scores = {

@@ -13,6 +13,7 @@ from typing import Any
 
 from t5score_jax import processes
 from t5score_jax.commands import _gin, score
+from t5score_jax.commands import _metric_arguments as metric_arguments
 
 SUMMARY = 'write texts for inputs (predict), or score targets, in bulk'
 
@@ -99,7 +100,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
   for name in ('max-length', 'batch-tokens', 'num-partitions', 'shard-size'):
     group.add_argument(
       f'--{name}',
-      type=score.positive,
+      type=metric_arguments.positive,
       metavar='N',
       help={
         'max-length': "tokens a text that is read (the model's, else 1024)",
@@ -108,7 +109,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         'shard-size': f'inputs that a broken-off run may lose ({SHARD})',
       }[name],
     )
-  group.add_argument('--dtype', choices=score.DTYPES, help='(float32)')
+  group.add_argument(
+    '--dtype', choices=metric_arguments.DTYPES, help='(float32)'
+  )
   group = parser.add_argument_group('predict')
   for name, (kind, words) in _METHOD.items():
     group.add_argument(

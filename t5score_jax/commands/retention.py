@@ -17,6 +17,7 @@ from typing import Any
 
 import numpy as np
 
+from t5score_jax.commands import _metric_arguments as metric_arguments
 from t5score_jax.commands import _record_files, score
 from t5score_jax.data import files
 from t5score_jax.data.records import Segment
@@ -82,14 +83,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
   )
   group.add_argument(
     '--repeats',
-    type=score.positive,
+    type=metric_arguments.positive,
     default=1,
     metavar='N',
     help='timed runs, of which the fastest counts (default: %(default)s)',
   )
   group.add_argument(
     '--time-pairs',
-    type=score.positive,
+    type=metric_arguments.positive,
     metavar='N',
     help='records that are timed, evenly spread (default: all)',
   )
@@ -197,7 +198,7 @@ def parse_spec(text: str, role: str) -> Spec:
     option, equals, value = part.partition('=')
     if not (option.isidentifier() and equals):
       raise score.UsageError(f'{text}: {part!r} is not OPTION=VALUE')
-    options[option] = score.literal(value)
+    options[option] = metric_arguments.literal(value)
   return Spec(name or metric, metric, options, role)
 
 
@@ -295,7 +296,7 @@ def _timed(
 ) -> retention.Measured:
   """Scores with a metric, and times it."""
   started = time.monotonic()
-  metric = score.load(spec.metric, spec.options)
+  metric = metric_arguments.load(spec.metric, spec.options)
   scores = metric.score_segments(segments)
   cold = time.monotonic() - started
   part = segments

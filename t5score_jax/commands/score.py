@@ -1,47 +1,34 @@
 """`t5score score`: files of texts to scores, a line a segment, and a summary.
 
-Reads segments and loads the metric that the name means. How a metric scores is
-in `metrics/`, what is written in `_score_output.py`; nothing here imports JAX
-unless a model is loaded.
+Reads segments and scores them. Which metric is meant is in
+`_metric_arguments.py`, how it scores in `metrics/`, what is written in
+`_score_output.py`; nothing here imports JAX unless a model is loaded.
 """
 
 from __future__ import annotations
 
 import argparse
-import ast
 import os
 import sys
-from collections.abc import Sequence
-from pathlib import Path
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from t5score_jax import calibration as calibrations
 from t5score_jax import processes
 from t5score_jax.commands import _score_output
+from t5score_jax.commands._metric_arguments import (
+  UsageError,
+  add_choice,
+  add_model_options,
+  load,
+  metric_options,
+  model_folder,
+)
 from t5score_jax.data import records, tables
 from t5score_jax.data.records import Segment
 from t5score_jax.metrics import base
 
-SUMMARY = 'score texts with T5Score, BLEU, chrF, TER or ROUGE'
-
-DEFAULT_MODEL = 't5score-tiny'
-# Those of metrics/t5score.py and scoring.py, whose import takes a second; a
-# test compares them.
-DIRECTIONS = ('f', 'precision', 'recall', 'source', 'ref_src')
-DTYPES = ('float32', 'bfloat16')
-
-# Options of a T5Score model: attribute of the parsed arguments -> flag.
-_MODEL_OPTIONS = {
-  'direction': '--direction',
-  'source_based': '--source-based',
-  'reference_rule': '--several',
-  'max_length': '--max-length',
-  'batch_tokens': '--batch-tokens',
-  'num_partitions': '--num-partitions',
-  'dtype': '--dtype',
-  'remove_chinese_spaces': '--remove-chinese-spaces',
-  'token_log_probs': '--tokens',
-}
+SUMMARY = 'score texts with T5Score, COMES, BERTScore, BLEU or any other metric'
 
 _DESCRIPTION = """
 Scores texts and writes a line for each, in the order of the input. Higher is
@@ -67,34 +54,14 @@ exit code: 0 scored; 1 the run failed; 2 the command line is wrong
 """
 
 
-class UsageError(ValueError):
-  """The arguments don't go together."""
-
-
 def add_arguments(parser: argparse.ArgumentParser) -> None:
   """Declares the verb's arguments."""
   parser.description = _DESCRIPTION
   parser.epilog = _EXAMPLES
   parser.formatter_class = argparse.RawDescriptionHelpFormatter
-  parser.add_argument(
-    '-m',
-    '--model',
-    metavar='NAME_OR_PATH',
-    default=DEFAULT_MODEL,
-    help='an embedded model, a model folder, a MODEL_DIR or checkpoint of '
-    'training; or bleu, chrf, chrf++, ter, rouge1, rouge2, rouge3, rouge4, '
-    'rougeL (default: %(default)s)',
-  )
+  add_choice(parser)
   _add_input(parser.add_argument_group('input'))
-  add_model_options(parser.add_argument_group('T5Score models'))
-  metric = parser.add_argument_group('other metrics')
-  metric.add_argument(
-    '--option',
-    action='append',
-    default=[],
-    metavar='NAME=VALUE',
-    help='an option of the metric, for example tokenize=zh of bleu',
-  )
+  add_model_options(parser)
   processes.add_arguments(parser)
   output = parser.add_argument_group('output')
   output.add_argument(
@@ -170,80 +137,10 @@ def _add_input(group: argparse._ArgumentGroup) -> None:
   )
 
 
-def add_model_options(group: argparse._ArgumentGroup) -> None:
-  """Declares the options of T5Score models, for any verb that scores."""
-  group.add_argument(
-    '--direction',
-    choices=DIRECTIONS,
-    help='precision: reference to hypothesis; recall: hypothesis to reference; '
-    'f: mean of both; source: as f, with the source; ref_src: mean of all four '
-    "(default: the model's, else f)",
-  )
-  group.add_argument(
-    '--source-based',
-    action='store_true',
-    default=None,
-    help='use sources in place of references, with any direction',
-  )
-  group.add_argument(
-    '--several',
-    dest='reference_rule',
-    choices=('max', 'mean'),
-    help='what several references give (default: max)',
-  )
-  group.add_argument(
-    '--max-length',
-    type=positive,
-    metavar='N',
-    help="tokens a text; the rest is cut, and counted (default: the model's, "
-    'else 1024)',
-  )
-  group.add_argument(
-    '--batch-tokens',
-    type=positive,
-    metavar='N',
-    help='tokens computed at once on a device: bounds memory, does not change '
-    'scores',
-  )
-  group.add_argument(
-    '--num-partitions',
-    type=positive,
-    metavar='N',
-    help='devices of this process over which the weights are divided, for '
-    'models that one cannot hold; the others hold copies (default: 1)',
-  )
-  group.add_argument(
-    '--dtype',
-    choices=DTYPES,
-    help='number format of the computation (default: float32)',
-  )
-  group.add_argument(
-    '--remove-chinese-spaces',
-    action='store_true',
-    default=None,
-    help='remove spaces between Chinese characters of hypotheses',
-  )
-  group.add_argument(
-    '--tokens',
-    dest='token_log_probs',
-    action='store_true',
-    default=None,
-    help='write the log-probability of every target token as well (jsonl)',
-  )
-
-
 def _count(text: str) -> int:
   number = int(text)
   if number < 0:
     raise argparse.ArgumentTypeError(f'{text} is negative')
-  return number
-
-
-def positive(text: str) -> int:
-  """The type of an argument that counts from 1."""
-  number = int(text)
-  if number < 1:
-    raise argparse.ArgumentTypeError(f'{text} is not positive')
   return number
 
 
@@ -257,15 +154,11 @@ def _run(args: argparse.Namespace) -> int:
     format = _checked_format(args)
     options = metric_options(args)
     if processes.count() > 1:
-      if is_lexical(args.model):
-        raise UsageError(
-          f'many processes are for T5Score models, not for {args.model}'
-        )
       options['spread'] = True
     check_writable(args.output)
     segments = read_segments(args)
-    metric = load(args.model, options)
-    calibration = _calibration(args)
+    metric = load(args.model, options, args.metric)
+    calibration = _calibration(args, options)
     if calibration is not None:
       # Before the work rather than after it.
       calibrations.check_signature(
@@ -317,17 +210,18 @@ def explain(error: RuntimeError, advice: str) -> str | None:
 
 
 def _calibration(
-  args: argparse.Namespace,
+  args: argparse.Namespace, options: Mapping[str, Any]
 ) -> calibrations.Calibration | None:
   if args.calibration is None:
     return None
   if args.calibration != 'model':
     return calibrations.read(args.calibration)
-  if is_lexical(args.model):
-    raise UsageError('--calibration model is for T5Score models: give a FILE')
-  from t5score_jax.metrics import t5score
-
-  return calibrations.read(t5score.model_folder(args.model))
+  folder = model_folder(args.model, options, args.metric)
+  if folder is None:
+    raise UsageError(
+      '--calibration model is for metrics with a model: give a FILE'
+    )
+  return calibrations.read(folder)
 
 
 def _checked_format(args: argparse.Namespace) -> str:
@@ -335,42 +229,6 @@ def _checked_format(args: argparse.Namespace) -> str:
   if args.token_log_probs and format != 'jsonl':
     raise UsageError(f'--tokens is for --format jsonl, not {format}')
   return format
-
-
-def metric_options(args: argparse.Namespace) -> dict[str, Any]:
-  """The options of the metric that were given, by name.
-
-  Raises:
-    UsageError: An option is not of this metric.
-  """
-  given = {
-    name: getattr(args, name)
-    for name in _MODEL_OPTIONS
-    if getattr(args, name) is not None
-  }
-  if is_lexical(args.model):
-    for name in given:
-      raise UsageError(
-        f'{_MODEL_OPTIONS[name]} is for T5Score models, not for {args.model}'
-      )
-  elif args.source_based and args.direction == 'ref_src':
-    raise UsageError('--direction ref_src is never --source-based')
-  for text in args.option:
-    name, equals, value = text.partition('=')
-    if not (name and equals):
-      raise UsageError(f'--option takes NAME=VALUE, not {text!r}')
-    if name in _MODEL_OPTIONS and not is_lexical(args.model):
-      raise UsageError(f'--option {name}: give {_MODEL_OPTIONS[name]}')
-    given[name] = literal(value)
-  return given
-
-
-def literal(text: str) -> Any:
-  """A number, True, False or None where it looks like one, else the text."""
-  try:
-    return ast.literal_eval(text)
-  except (ValueError, SyntaxError):
-    return text
 
 
 def check_writable(path: str) -> None:
@@ -449,43 +307,3 @@ def renames(text: str) -> dict[str, str]:
       raise UsageError(f'--columns takes FIELD=COLUMN, not {part!r}')
     found[field] = column
   return found
-
-
-def is_lexical(name: str) -> bool:
-  """Whether a name means a metric without a model."""
-  stems = set(base.available_metrics()) - {'t5score'}
-  plain = name.lower().replace('-', '').replace('_', '')
-  if '/' in name or not plain.startswith(tuple(stems)):
-    return False
-  return plain in stems or not os.path.isdir(name)
-
-
-def load(name: str, options: dict[str, Any]) -> base.Metric:
-  """Loads a metric by its name, or T5Score by that of a model.
-
-  A metric's name goes before a folder's: the folder is `./NAME`.
-
-  Args:
-    name: `'bleu'`, `'t5score-tiny'`, `'runs/mine'`, ...
-    options: Options of the metric.
-
-  Raises:
-    OSError: There is no such metric or model.
-    ValueError: An option has a value that it can't have, or the model is
-      damaged.
-    UsageError: There is no such option.
-  """
-  model = DEFAULT_MODEL if name.lower() == 't5score' else name
-  try:
-    if is_lexical(name):
-      return base.load_metric(name, **options)
-    return base.load_metric('t5score', model=model, **options)
-  except TypeError as error:
-    raise UsageError(str(error)) from error
-  except FileNotFoundError as error:
-    if Path(model).exists():
-      raise
-    others = [m for m in base.available_metrics() if m != 't5score']
-    raise FileNotFoundError(
-      f'{error}. Other metrics: {", ".join(others)}'
-    ) from error

@@ -37,7 +37,7 @@ _ON_ENCODERS = ('bertscore', 'moverscore')
 
 
 class ChoiceError(ValueError):
-  """A model and a metric don't go together; the message says why."""
+  """It is not clear which metric is meant; the message says why."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -75,10 +75,12 @@ def choose(
     The choice; T5Score with its default model where nothing is said.
 
   Raises:
-    ChoiceError: an encoder's folder, which does not say what to do with it.
+    ChoiceError: an encoder's folder, which does not say what to do with it;
+      or no metric has such a name.
   """
   name = None if model is None else str(model)
   if metric is not None:
+    _stem(metric)
     return Choice(metric, name)
   if name is None or _plain(name) == _T5SCORE:
     return Choice(_T5SCORE, DEFAULT_MODEL)
@@ -186,20 +188,24 @@ def _parameters(kind: type) -> dict[str, Any]:
 
 def _find(name: str) -> tuple[Any, Mapping[str, Any]]:
   """A metric's class, and the options that its variant stands for."""
-  plain = _plain(name)
-  known = {_plain(file): file for file in available_metrics()}
-  stems = [stem for stem in known if plain.startswith(stem)]
-  if not stems:
-    close = difflib.get_close_matches(plain, known, 1)
-    raise ValueError(_unknown(name, close, known.values()))
-  stem = max(stems, key=len)
+  stem, known = _stem(name)
   kind = importlib.import_module(f't5score_jax.metrics.{known[stem]}').Metric
-  variant = plain[len(stem) :]
+  variant = _plain(name)[len(stem) :]
   if variant and variant not in kind.VARIANTS:
     variants = [stem + suffix for suffix in kind.VARIANTS]
-    close = difflib.get_close_matches(plain, [*known, *variants], 1)
-    raise ValueError(_unknown(name, close, [*known.values(), *variants]))
+    close = difflib.get_close_matches(_plain(name), [*known, *variants], 1)
+    raise ChoiceError(_unknown(name, close, [*known.values(), *variants]))
   return kind, kind.VARIANTS[variant] if variant else {}
+
+
+def _stem(name: str) -> tuple[str, dict[str, str]]:
+  """The metric that a name begins with; files by what all are called."""
+  known = {_plain(file): file for file in available_metrics()}
+  stems = [stem for stem in known if _plain(name).startswith(stem)]
+  if not stems:
+    close = difflib.get_close_matches(_plain(name), known, 1)
+    raise ChoiceError(_unknown(name, close, known.values()))
+  return max(stems, key=len), known
 
 
 def _unknown(name: str, close: list[str], known: Iterable[str]) -> str:

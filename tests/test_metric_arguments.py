@@ -1,0 +1,242 @@
+"""Which metric a folder means, and its flags, for every verb that scores."""
+
+import json
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import test_embedding
+import test_miniatures
+import tiny_encoder
+
+import t5score_jax
+from t5score_jax import cli
+from t5score_jax.checkpoints import comet, encoders, estimators, kinds
+from t5score_jax.metrics import _loading, base
+
+TEXTS = {
+  'h': ['the cat sat', 'a dog ran over the hill', '', 'green birds'],
+  'r': ['a cat sat', 'the dogs ran over', 'the mat', 'the bird , green'],
+  'r2': ['the mat', 'a dog', 'a cat', 'a small bird'],
+  's': ['the mat', 'a small hill', 'cat', 'dog dog'],
+}
+
+
+@pytest.fixture(scope='module')
+def models(tmp_path_factory):
+  folder = tmp_path_factory.mktemp('models')
+  tiny_encoder.make(folder / 'encoder')
+  encoder = encoders.load_encoder(folder / 'encoder')
+  model = test_embedding.make(encoder, outputs=('coherence', 'fluency'))
+  estimators.save(model, folder / 'estimator')
+  (folder / 'comet').mkdir()
+  comet.save_comet(test_embedding.make(encoder), folder / 'comet')
+  test_miniatures.make(folder)
+  (folder / 'm').rename(folder / 'miniature')
+  return folder
+
+
+@pytest.fixture
+def run(models, tmp_path, monkeypatch, capsys):
+  """Runs a verb in a folder with files of texts and the models."""
+  for name, texts in TEXTS.items():
+    (tmp_path / name).write_text(''.join(f'{text}\n' for text in texts))
+  for path in models.iterdir():
+    if path.is_dir():
+      (tmp_path / path.name).symlink_to(path)
+  monkeypatch.chdir(tmp_path)
+
+  def call(words, code=0):
+    assert cli.main(words.split()) == code
+    return capsys.readouterr()
+
+  return call
+
+
+def _scores(shown):
+  return [json.loads(line)['score'] for line in shown.out.splitlines()]
+
+
+def test_kinds(models, random_bundle, tmp_path):
+  want = {
+    'encoder': kinds.ENCODER,
+    'estimator': kinds.ESTIMATOR,
+    'comet': kinds.COMET,
+    'comet/model.ckpt': kinds.COMET,
+    'miniature': kinds.MINIATURE,
+    'absent': '',
+  }
+  weights = next((models / 'comet').rglob('*.ckpt'))
+  assert kinds.of(weights) == kinds.COMET
+  want.pop('comet/model.ckpt')
+  assert {name: kinds.of(models / name) for name in want} == want
+  assert kinds.of(random_bundle) == kinds.BUNDLE
+  # A run's checkpoint is of the kind that its MODEL_DIR says.
+  (tmp_path / 'checkpoint_5').mkdir()
+  assert kinds.of(tmp_path / 'checkpoint_5') == ''
+  for name, kind in (('estimator', kinds.ESTIMATOR), ('encoder', 'encoder')):
+    text = (models / name / 'config.json').read_text()
+    (tmp_path / 'config.json').write_text(text)
+    assert kinds.of(tmp_path / 'checkpoint_5') == kind
+    assert kinds.described(tmp_path / 'checkpoint_5') == ''
+  for text in ('{', '[]', '{}', '{"model_type": "gpt2"}', '{"kind": "other"}'):
+    (tmp_path / 'config.json').write_text(text)
+    assert kinds.of(tmp_path) == ''
+
+
+def test_a_folder_says_which_metric(models, random_bundle):
+  for name, metric in (
+    (models / 'estimator', 'comes'),
+    (models / 'comet', 'comes'),
+    (models / 'miniature', 'frugalscore'),
+    (random_bundle, 't5score'),
+    ('absent', 't5score'),
+  ):
+    assert _loading.choose(name) == _loading.Choice(metric, str(name))
+  assert _loading.choose() == _loading.Choice('t5score', 't5score-tiny')
+  assert _loading.choose('T5Score') == _loading.choose()
+  assert _loading.choose('chrf++') == _loading.Choice('chrf++')
+  assert _loading.choose('x', 'comes') == _loading.Choice('comes', 'x')
+  with pytest.raises(_loading.ChoiceError, match='--metric bertscore or'):
+    _loading.choose(models / 'encoder')
+  with pytest.raises(_loading.ChoiceError, match="did you mean 'comes'"):
+    _loading.choose('x', 'commes')
+
+
+def test_finding_out_imports_no_jax(models):
+  program = (
+    'import sys\n'
+    'from t5score_jax.metrics import _loading\n'
+    "for name in ('estimator', 'comet', 'miniature'):\n"
+    f'  print(_loading.choose({str(models)!r} + "/" + name).metric)\n'
+    "sys.exit('jax' in sys.modules)"
+  )
+  done = subprocess.run(
+    [sys.executable, '-c', program], capture_output=True, text=True
+  )
+  assert done.returncode == 0, done.stderr
+  assert done.stdout.split() == ['comes', 'comes', 'frugalscore']
+
+
+@pytest.mark.parametrize(
+  ('given', 'metric', 'model'),
+  [
+    ('-m estimator', 'comes', 'estimator'),
+    ('--metric comes -m estimator', 'comes', 'estimator'),
+    ('-m comes --option model=estimator', 'comes', 'estimator'),
+    ('-m miniature', 'frugalscore', 'miniature'),
+    ('--metric FrugalScore -m miniature', 'frugalscore', 'miniature'),
+    ('--metric bertscore -m encoder', 'bertscore', 'encoder'),
+    ('--metric moverscore -m miniature', 'moverscore', 'miniature'),
+  ],
+)
+def test_scores_are_those_of_python(run, models, given, metric, model):
+  shown = run(f'score {given} -t h -r r -s s')
+  found = base.load_metric(metric, model=models / model)
+  want = found.score(TEXTS['h'], TEXTS['r'], TEXTS['s'])
+  np.testing.assert_allclose(_scores(shown), want.values, atol=1e-6)
+  assert shown.err.endswith(f'signature: {want.signature}\n')
+  if '--option' not in given:
+    named = metric if '--metric' in given else None
+    assert t5score_jax.load(model, named).signature() == found.signature()
+
+
+def test_flags_reach_every_metric(run):
+  for given in (
+    '-m estimator',
+    '-m miniature',
+    '--metric bertscore -m encoder',
+    '--metric moverscore -m encoder',
+  ):
+    flags = '--several mean --max-length 7 --dtype bfloat16 --batch-tokens 20'
+    shown = run(f'score {given} -t h -r r r2 -s s {flags} --num-partitions 1')
+    assert 'nrefs:2|refs:mean' in shown.err
+    assert '|length:7|dtype:bfloat16|' in shown.err
+    assert 'longer than the model reads' in shown.err
+    assert '%)' in shown.err
+
+
+def test_options_without_a_flag(run):
+  shown = run(
+    'score -m estimator -t h -r r -s s --max-length 5 --option windows=True'
+    ' --option stride=1 --option output=fluency'
+  )
+  assert '|output:fluency|' in shown.err
+  assert '|length:5|windows:stride1|' in shown.err
+  assert 'were read in several windows' in shown.err
+  rows = [json.loads(line) for line in shown.out.splitlines()]
+  assert all(row['score'] == row['fluency'] for row in rows)
+
+
+@pytest.mark.parametrize(
+  ('words', 'message'),
+  [
+    ('-m encoder', 'encoder: an encoder, on which several metrics can stand'),
+    ('--metric bert -m encoder', "no metric 'bert'; did you mean"),
+    ('--metric bleu -m encoder', '-m is not for bleu, which has no model'),
+    (
+      '-m estimator --direction f',
+      '--direction is not for comes, which has --several, --max-length',
+    ),
+    ('-m miniature --tokens', '--tokens is not for frugalscore'),
+    ('-m estimator --option model=x', '--option model: give -m'),
+    ('--metric comes --option model=x', '--option model: give -m'),
+    ('-m estimator --option max_length=9', 'give --max-length'),
+    ('-m estimator --option layer=9', "metric 'comes' has no option 'layer'"),
+    ('-m bleu --num-partitions 2', '--num-partitions is not for bleu'),
+  ],
+)
+def test_contradictions_are_usage_errors(run, words, message):
+  for verb in ('score', 'compare'):
+    shown = run(f'{verb} {words} -t h -r r -s s', code=2)
+    assert message in shown.err and shown.out == ''
+    assert shown.err.count('\n') == 1
+
+
+@pytest.mark.parametrize(
+  ('words', 'message'),
+  [
+    ('--metric comes -m absent', "no model 'absent': there is no such folder"),
+    ('--metric comes', 'COMES needs a model'),
+    ('--metric bertscore', 'BERTScore needs an encoder'),
+    ('--metric comes -m miniature', 'no .ckpt file'),
+    ('--metric frugalscore -m encoder', 'not a BertForSequenceClassification'),
+    ('--metric t5score -m encoder', 'encoder'),
+    ('-m estimator --num-partitions 7', 'num_partitions 7: does not divide'),
+    ('-m miniature --max-length 99', 'the encoder takes 3 to 24 tokens'),
+  ],
+)
+def test_errors_are_one_line(run, words, message):
+  shown = run(f'score {words} -t h -r r -s s', code=1)
+  assert message in shown.err and shown.out == ''
+  assert shown.err.count('\n') == 1
+
+
+def test_compare(run):
+  shown = run(
+    'compare --metric frugalscore -m miniature -t h r2 -r r --several max'
+  )
+  assert 'metric:FrugalScore|model:toy' in shown.out
+
+
+def test_calibrate_and_apply(run, models, tmp_path):
+  hypotheses = [
+    f'{text}{" a dog" * n}' for text in TEXTS['h'] for n in range(8)
+  ]
+  references = [f'the cat {n}' for n in range(32)]
+  metric = base.load_metric('frugalscore', model=models / 'miniature')
+  ratings = metric.score(hypotheses, references).values.argsort().argsort()
+  rows = zip(hypotheses, references, map(str, ratings), strict=True)
+  lines = ['hypothesis\treference\tz', *map('\t'.join, rows)]
+  (tmp_path / 'judged.tsv').write_text('\n'.join(lines) + '\n')
+  fit = 'calibrate --input judged.tsv --human z --folds 2'
+  shown = run(f'{fit} -m miniature -o fitted.json')
+  assert 'metric:FrugalScore' in shown.out
+  shown = run('score -m miniature -t h -r r --calibration fitted.json')
+  assert '|calibration:' in shown.err
+  assert 'give -o OUT' in run(f'{fit} -m chrf', code=2).err
+  shown = run('score -m chrf -t h -r r --calibration model', code=2)
+  assert 'for metrics with a model' in shown.err
+  shown = run('score -m miniature -t h -r r --calibration model', code=1)
+  assert 'miniature' in shown.err
