@@ -103,7 +103,8 @@ LEVELS: dict[int, list[str]] = {
   6: [
     'commands._board_parser commands._board_add commands._board_init'
     ' commands._board_show commands._board_site commands.board',
-    'commands._gin commands._metric_arguments commands._score_output commands.score commands.train'
+    'commands._gin commands._metric_arguments commands._score_output'
+    ' commands.score commands.train'
     ' commands._score_files commands._correlate_arguments'
     ' commands._correlate_reports commands.correlate commands.compare'
     ' commands.demo commands.calibrate commands._convert_estimator'
