@@ -324,13 +324,35 @@ def test_convert_both_ways(encoder, tmp_path, capsys):
   assert 'is there already' in capsys.readouterr().err
 
 
+def test_the_encoder_alone_goes_to_hugging_face(encoder, tmp_path, capsys):
+  model = make(encoder)
+  estimators.save(model, tmp_path / 'a')
+  places = [str(tmp_path / name) for name in 'abc']
+  assert cli.main(['convert', '--to', 'hf', *places[:2]]) == 0
+  assert 'BertModel, without the head' in capsys.readouterr().out
+  found = encoders.load_encoder(tmp_path / 'b')
+  want = model.params['encoder']
+  jax.tree.map(np.testing.assert_array_equal, found.params, want)
+  assert found.config == encoder.config
+  # An encoder by itself, rounded.
+  command = ['convert', '--to', 'hf', '--dtype', 'bfloat16']
+  assert cli.main([*command, *places[1:]]) == 0
+  again = encoders.load_encoder(tmp_path / 'c').params
+  np.testing.assert_allclose(
+    again['embeddings']['word'], want['embeddings']['word'], rtol=2**-8
+  )
+  assert cli.main(['convert', '--to', 'comet', *places[1:]]) == 2
+  assert 'a model of kind encoder is hf' in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
   ('arguments', 'code', 'words'),
   [
-    (['--to', 'hf'], 2, '--to hf: a regressor is comet or estimator'),
+    (['--to', 'bundle'], 2, '--to bundle: a model of kind estimator is comet'),
+    (['--to', 'comet', '--num-heads', '2'], 2, 'is for COMET checkpoints'),
     (['--to', 'comet', '--vocabulary', 'bytes'], 2, 'is for T5 models'),
     (['--to', 'comet', '--dtype', 'bfloat16'], 2, 'float32'),
-    (['--to', 'estimator', '--from', 'comet'], 1, 'no .ckpt file'),
+    (['--to', 'estimator', '--from', 'comet'], 2, '--from comet: a model of'),
   ],
 )
 def test_convert_errors(encoder, tmp_path, capsys, arguments, code, words):

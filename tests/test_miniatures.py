@@ -133,6 +133,17 @@ def test_wrong_folders(tmp_path, change, words):
     miniatures.load(tmp_path / 'm')
 
 
+def test_convert_writes_the_layout_of_hugging_face(folder, tmp_path, capsys):
+  out = str(tmp_path / 'out')
+  assert cli.main(['convert', '--to', 'hf', str(folder), out]) == 0
+  assert 'BertForSequenceClassification' in capsys.readouterr().out
+  assert t5score_jax.load(out).signature() == (
+    t5score_jax.load(folder).signature()
+  )
+  assert cli.main(['convert', '--to', 'estimator', str(folder), out]) == 2
+  assert 'a model of kind miniature is hf' in capsys.readouterr().err
+
+
 def test_command(folder, tmp_path, capsys):
   for name, texts in (('h', HYPOTHESES), ('r', REFERENCES)):
     (tmp_path / name).write_text('\n'.join(texts) + '\n')

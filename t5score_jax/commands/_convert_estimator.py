@@ -1,39 +1,48 @@
-"""`t5score convert` for regressors: COMET checkpoints from and to our folders.
+"""`t5score convert` for encoders and what stands on them.
 
-A regressor is an encoder with a head, no T5 network: it has formats of its
-own, and is held in memory while it is converted.
+COMET checkpoints from and to our folders; encoders and FrugalScore's miniatures
+to Hugging Face's layout. They are held in memory while they are converted.
 """
 
 from __future__ import annotations
 
 import argparse
 from pathlib import Path
+from typing import Any
 
 from t5score_jax.checkpoints import kinds
 
-FORMATS = ('comet', 'estimator')
+# What each kind may be called by --from, and what it can become.
+_SOURCES = {
+  kinds.ESTIMATOR: ('estimator', 'orbax'),
+  kinds.COMET: ('comet',),
+  kinds.MINIATURE: ('hf', 'orbax'),
+  kinds.ENCODER: ('hf',),
+}
+_TARGETS = {
+  kinds.ESTIMATOR: ('comet', 'estimator', 'hf'),
+  kinds.COMET: ('comet', 'estimator', 'hf'),
+  kinds.MINIATURE: ('hf',),
+  kinds.ENCODER: ('hf',),
+}
+_OWN = ('comet', 'estimator')
 
 
 def concerns(args: argparse.Namespace) -> bool:
-  """Whether a command line is about a regressor."""
-  named = args.source_format in FORMATS or args.output_format in FORMATS
-  return named or (args.source_format is None and detect(args.source) != '')
-
-
-def detect(path: Path) -> str:
-  """The format of a regressor that lies in a path; '' if none does."""
-  kind = kinds.of(path)
-  return kind if kind in FORMATS else ''
+  """Whether a command line is about an encoder or a regressor."""
+  named = {args.source_format, args.output_format} & set(_OWN)
+  return bool(named) or kinds.of(args.source) in _SOURCES
 
 
 def problem(args: argparse.Namespace) -> str:
   """What is wrong with the command line; '' if nothing is."""
-  for flag, name in (
-    ('--from', args.source_format),
-    ('--to', args.output_format),
+  kind = _kind(args)
+  for flag, name, known in (
+    ('--from', args.source_format, _SOURCES[kind]),
+    ('--to', args.output_format, _TARGETS[kind]),
   ):
-    if name is not None and name not in FORMATS:
-      return f'{flag} {name}: a regressor is {" or ".join(FORMATS)}'
+    if name is not None and name not in known:
+      return f'{flag} {name}: a model of kind {kind} is {" or ".join(known)}'
   for flag, given in (
     ('--activation', args.activation),
     ('--vocabulary', args.vocabulary),
@@ -41,9 +50,24 @@ def problem(args: argparse.Namespace) -> str:
   ):
     if given:
       return f'{flag} is for T5 models'
+  for flag, given in (
+    ('--tokenizer', args.tokenizer),
+    ('--num-heads', args.num_heads),
+    ('--layer-transformation', args.layer_transformation),
+  ):
+    if given is not None and kind != kinds.COMET:
+      return f'{flag} is for COMET checkpoints'
   if args.output_format == 'comet' and args.dtype == 'bfloat16':
     return '--dtype bfloat16: COMET checkpoints are float32'
   return ''
+
+
+def _kind(args: argparse.Namespace) -> str:
+  """What IN holds, or should hold by --from."""
+  found = kinds.of(args.source)
+  if found in _SOURCES:
+    return found
+  return kinds.COMET if args.source_format == 'comet' else kinds.ESTIMATOR
 
 
 def convert(args: argparse.Namespace) -> str:
@@ -54,35 +78,70 @@ def convert(args: argparse.Namespace) -> str:
     OSError: likewise.
   """
   from t5score_jax.checkpoints import bundle as bundles
-  from t5score_jax.checkpoints import comet, estimators, folders
   from t5score_jax.checkpoints import convert as conversion
+  from t5score_jax.checkpoints import folders
   from t5score_jax.checkpoints.weights import CheckpointError
 
   conversion.check_output(args.output)
-  format = args.source_format or detect(args.source)
   if not args.source.exists():
     raise CheckpointError(f'{args.source}: no such file or folder')
-  if format == 'comet':
-    model = comet.load_comet(
+  model = _load(args)
+  words, model = _chosen(model, args.output_format)
+  size = sum(array.size for _, array in bundles.flatten_names(model.params))
+  said = f'{args.output_format}, {size:,} parameters, {words}'
+  if args.dry_run:
+    return f'{said}\n{model.config}'
+  with folders.new_folder(args.output) as temporary:
+    _save(model, temporary, args.output_format, args.dtype or 'float32')
+  return f'{args.output}: {said}'
+
+
+def _load(args: argparse.Namespace) -> Any:
+  """An Estimator, a Miniature or an EncoderBundle."""
+  from t5score_jax.checkpoints import comet, encoders, native
+
+  kind = _kind(args)
+  if kind == kinds.COMET:
+    return comet.load_comet(
       args.source,
       args.tokenizer,
       args.num_heads,
       args.layer_transformation,
     )
+  if kind == kinds.ENCODER:
+    return encoders.load_encoder(args.source)
+  return native.load_regressor(args.source)
+
+
+def _chosen(model: Any, format: str) -> tuple[str, Any]:
+  """What to say of the model, and the part of it that is written."""
+  from t5score_jax.checkpoints import encoders, estimators, miniatures
+
+  if isinstance(model, miniatures.Miniature):
+    return kinds.MINIATURE_ARCHITECTURE, model
+  head = ''
+  if isinstance(model, estimators.Estimator):
+    if format != 'hf':
+      outputs = ', '.join(model.config.outputs)
+      reads = 'with' if model.config.reference else 'without'
+      return f'outputs {outputs}, {reads} reference', model
+    # Hugging Face has no such head.
+    model = encoders.EncoderBundle(
+      model.config.encoder, model.params['encoder'], model.tokenizer, ''
+    )
+    head = ', without the head'
+  (name,) = encoders.settings_from_config(model.config)['architectures']
+  return f'{name}{head}', model
+
+
+def _save(model: Any, folder: Path, format: str, dtype: str) -> None:
+  from t5score_jax.checkpoints import comet, encoders, estimators, miniatures
+
+  if format == 'comet':
+    comet.save_comet(model, folder)
+  elif format == 'estimator':
+    estimators.save(model, folder, dtype)
+  elif isinstance(model, miniatures.Miniature):
+    miniatures.save(model, folder, dtype)
   else:
-    model = estimators.load(args.source)
-  size = sum(array.size for _, array in bundles.flatten_names(model.params))
-  said = (
-    f'{args.output_format}, {size:,} parameters, outputs '
-    f'{", ".join(model.config.outputs)}, '
-    + ('with' if model.config.reference else 'without')
-    + ' reference'
-  )
-  if args.dry_run:
-    return f'{said}\n{model.config}'
-  with folders.new_folder(args.output) as temporary:
-    if args.output_format == 'comet':
-      comet.save_comet(model, temporary)
-    else:
-      estimators.save(model, temporary, args.dtype or 'float32')
-  return f'{args.output}: {said}'
+    encoders.save_encoder(model, folder, dtype)

@@ -28,10 +28,14 @@ all and replaces nothing. Formats:
   orbax   a MODEL_DIR of `t5score train`, or a checkpoint_N in one
   bundle  a folder for scoring: config.json, safetensors, vocabulary.model
 
-and, for regressors, which are held in memory meanwhile,
+and, for encoders and what stands on them, held in memory meanwhile,
 
   comet      an Unbabel COMET checkpoint: hparams.yaml and a .ckpt
-  estimator  a folder that `t5score score -m comes` reads
+  estimator  a folder with COMES's or COMET's regressor
+  hf         of a regressor its encoder alone (BertModel, XLMRobertaModel), of
+             FrugalScore's miniatures BertForSequenceClassification
+
+from these folders or from a MODEL_DIR of `t5score train`.
 
 t5x is read only; --from and --to name the others and whatever else is a module
 of checkpoints/. Weights are read and written in blocks, so that memory does
@@ -53,6 +57,7 @@ examples:
   t5score convert --to bundle --dry-run checkpoint_1000000 my_model/
   t5score convert --from comet --to estimator wmt22-comet-da/ my_comet/ \\
       --tokenizer xlm-roberta-large/
+  t5score convert --to hf my_frugalscore_run/ for_the_hub/
 
 exit code: 0 converted; 1 the checkpoint can't be read or OUT not written; 2 the
 command line is wrong
