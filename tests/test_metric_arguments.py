@@ -4,6 +4,8 @@ import json
 import subprocess
 import sys
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 import test_embedding
@@ -12,7 +14,14 @@ import tiny_encoder
 
 import t5score_jax
 from t5score_jax import cli
-from t5score_jax.checkpoints import comet, encoders, estimators, kinds
+from t5score_jax.checkpoints import (
+  comet,
+  encoders,
+  estimators,
+  kinds,
+  miniatures,
+  native,
+)
 from t5score_jax.metrics import _loading, base
 
 TEXTS = {
@@ -140,6 +149,27 @@ def test_scores_are_those_of_python(run, models, given, metric, model):
   if '--option' not in given:
     named = metric if '--metric' in given else None
     assert t5score_jax.load(model, named).signature() == found.signature()
+
+
+@pytest.mark.parametrize('name', ['estimator', 'miniature'])
+def test_runs_of_training_and_their_checkpoints(models, tmp_path, name):
+  """What a run leaves: a description, and weights in a checkpoint."""
+  module = {'estimator': estimators, 'miniature': miniatures}[name]
+  model = module.load(models / name)
+  run = tmp_path / 'run'
+  run.mkdir()
+  settings = {k: v for k, v in model.settings.items() if k != 'name'}
+  module.write_description(run, model.config, model.tokenizer, settings)
+  with native.Checkpoints(run) as checkpoints:
+    checkpoints.save(7, {'params': jax.tree.map(jnp.asarray, model.params)})
+  whole = t5score_jax.load(models / name)
+  want = whole.score(TEXTS['h'], TEXTS['r'], TEXTS['s'])
+  for place in (run, run / 'checkpoint_7'):
+    metric = t5score_jax.load(place)
+    assert metric.name == whole.name
+    found = metric.score(TEXTS['h'], TEXTS['r'], TEXTS['s'])
+    np.testing.assert_allclose(found.values, want.values, atol=1e-6)
+  assert '|model:run|' in t5score_jax.load(run).signature()
 
 
 def test_flags_reach_every_metric(run):

@@ -1,5 +1,6 @@
 """FrugalScore: the network by NumPy, folders, batches."""
 
+import dataclasses
 import json
 
 import jax
@@ -17,8 +18,9 @@ HYPOTHESES = ['the cat sat', 'a dog ran over the hill .', '', 'green birds']
 REFERENCES = ['a cat sat', 'the dogs ran over', 'the mat', 'the bird , green']
 
 
-def make(folder):
-  encoder = encoders.load_encoder(tiny_encoder.make(folder / 'encoder'))
+def make(folder, **changes):
+  config = dataclasses.replace(tiny_encoder.CONFIG, **changes)
+  encoder = encoders.load_encoder(tiny_encoder.make(folder / 'encoder', config))
   params = cross_encoder.init_params(
     encoder.config, jax.random.key(2), encoder.params
   )
@@ -90,6 +92,16 @@ def test_what_is_in_memory_at_once_does_not_matter(folder, monkeypatch):
   found = metric.score(HYPOTHESES, REFERENCES)
   np.testing.assert_allclose(found.values, whole, atol=1e-6)
   assert found.texts == 4 and calls[-1] == (4, 4) and calls == sorted(calls)
+
+
+@pytest.mark.parametrize(('positions', 'length'), [(200, 128), (24, 24)])
+def test_the_papers_length_is_the_default(tmp_path, positions, length):
+  model = make(tmp_path, max_positions=positions)
+  settings = {'name': 'toy'}
+  bare = dataclasses.replace(model, settings=settings)
+  miniatures.save(bare, tmp_path / 'bare')
+  metric = base.load_metric('frugalscore', model=tmp_path / 'bare')
+  assert f'|length:{length}|' in metric.signature()
 
 
 def test_several_references(folder):

@@ -53,7 +53,7 @@ class Metric(base.Metric):
         a published one, or a MODEL_DIR or checkpoint of training.
       reference_rule: 'max' or 'mean', with several references.
       max_length: tokens a pair, the longer text cut first. Default: the
-        model's own, else 128, the paper's.
+        model's own, else 128, the paper's, or what there are positions for.
       batch_tokens: tokens a batch on one device; bounds memory, scores don't
         depend on it.
       dtype: of the encoder, 'float32' or 'bfloat16'.
@@ -74,7 +74,8 @@ class Metric(base.Metric):
     self.reference_rule = reference_rule
     self.progress: encoding.Progress | None = None
     if max_length is None:
-      max_length = int(found.settings.get('max_length', miniatures.MAX_LENGTH))
+      usual = min(miniatures.MAX_LENGTH, found.config.max_length)
+      max_length = int(found.settings.get('max_length', usual))
     self._scorer = PairScorer(
       found,
       max_length=max_length,
