@@ -11,6 +11,7 @@ import difflib
 import logging
 import re
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -69,7 +70,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def configure(
-  gin_files: list[str], bindings: list[str], search_paths: str = ''
+  gin_files: list[str],
+  bindings: list[str],
+  search_paths: str = '',
+  more: Sequence[str] = (),
+  strict: bool = True,
 ) -> None:
   """Makes gin's global configuration anew.
 
@@ -77,6 +82,8 @@ def configure(
     gin_files: Files, the later wins.
     bindings: 'NAME=VALUE' each, which win over files.
     search_paths: Folders, separated by commas.
+    more: Bindings of the program's own, which win over the user's.
+    strict: Whether a macro among `bindings` that nothing uses is an error.
 
   Raises:
     ConfigurationError: What is wrong, where, and what to do.
@@ -100,11 +107,14 @@ def configure(
   try:
     # Not finalized: a macro that this run never reads needs no value.
     gin.parse_config_files_and_bindings(
-      gin_files, [_checked(text) for text in bindings], finalize_config=False
+      gin_files,
+      [*map(_checked, bindings), *more],
+      finalize_config=False,
     )
   except _WRONG as error:
     raise ConfigurationError(plain(error)) from error
-  _check_macros(bindings, gin.config_str())
+  if strict:
+    _check_macros(bindings, gin.config_str())
 
 
 def packaged_folder() -> Path:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import argparse
 import sys
 import traceback
-from typing import Any
 
 from t5score_jax import processes
 from t5score_jax.commands import _gin
@@ -18,7 +17,7 @@ SUMMARY = 'train a model from gin configuration files'
 
 # Exit codes of runs that were told to stop: Ctrl-C as a shell gives it, SIGTERM
 # as EX_TEMPFAIL of sysexits.h, 'try again'.
-_STOPPED = {'interrupted': 130, 'preempted': 75}
+STOPPED = {'interrupted': 130, 'preempted': 75}
 _DESCRIPTION = """\
 Trains what gin files describe, or goes on where MODEL_DIR ends: the same
 command, given again, resumes. Later files and flags override earlier ones.
@@ -102,7 +101,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
   """Parses the configuration and trains; returns the exit code."""
   return processes.together(
-    'train', args, lambda: _run(args), agreed=(0, *_STOPPED.values())
+    'train', args, lambda: _run(args), agreed=(0, *STOPPED.values())
   )
 
 
@@ -120,16 +119,18 @@ def _run(args: argparse.Namespace) -> int:
   try:
     outcome = train(dry_run=args.dry_run, quiet=args.quiet)
   except Exception as error:
-    code, message = _explain(error, loop)
+    code, message = explain(error)
     if not message:
       raise
     print(f't5score train: {message}', file=sys.stderr)
     return code
-  return _STOPPED.get(outcome.reason, 0)
+  return STOPPED.get(outcome.reason, 0)
 
 
-def _explain(error: Exception, loop: Any) -> tuple[int, str]:
+def explain(error: Exception) -> tuple[int, str]:
   """Exit code and words for an error of the user's; '' for one of ours."""
+  from t5score_jax.training import loop
+
   if lost := processes.explain_loss(error):
     return 1, lost
   if isinstance(error, loop.arguments.ArgumentError):

@@ -1,0 +1,312 @@
+"""`t5score crossvalidate`: COMES on a corpus, each document by a model apart.
+
+Reads records and gin's configuration, hands both to `crossvalidation.py`,
+writes the joined predictions and prints a table.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from t5score_jax.commands import _gin, _record_files, _score_files, train
+from t5score_jax.data import records
+from t5score_jax.evaluation import dimensions, tables
+
+SUMMARY = 'train an estimator in folds and judge every document by another'
+
+FINE_TUNE_FILE = 'runs/comes_fine_tune.gin'
+PREDICTED = 'predicted_'
+
+_DESCRIPTION = """
+Cross-validates an estimator on records that people rated (COMES, 2022): divides
+documents into folds, trains a model for each on the others, stops it early on
+the next fold, and lets it judge its own. A row is a judgment: those of one
+output by several people are rows of their own, and every reference makes
+another instance. At test the best reference counts, for each output of the
+model.
+
+The configuration is that of `t5score train`; MODEL_DIR, ARRAYS,
+VALIDATION_ARRAYS and TEXTS are set here, ENCODER_PATH is yours. Recipes that
+train a head on the vectors of a frozen encoder (runs/comes_head.gin) encode
+each distinct text once, for all folds; with FINE_TUNE_EPOCHS above 0 the whole
+network is trained afterwards (runs/comes_fine_tune.gin).
+
+WORK keeps everything: the texts, and for each fold its arrays, its runs and
+fold_K/model, an estimator for `t5score score -m comes --option
+model=WORK/fold_K/model`. The same command, given again, goes on where it was
+stopped.
+
+Writes a line for each output of a system: ids, the mean of each rating, the
+prediction `predicted_NAME`, and the fold whose model it was. Prints Kendall's
+tau of systems' means with people's.
+
+Choose settings with --part validation, which judges every document by the model
+that stopped by it, and leaves the test alone.
+"""
+
+_EXAMPLES = """
+examples:
+  t5score crossvalidate --gin_file=recipes/comes_minilm.gin \\
+      --gin.ENCODER_PATH="'all-MiniLM-L6-v2'" --input summeval.jsonl.gz \\
+      --ratings coherence,consistency,fluency,relevance \\
+      --also litepyramid realsumm.jsonl.gz --work comes/ -o summeval.comes.jsonl
+  t5score crossvalidate ... --part validation --gin.LEARNING_RATE=1e-4 \\
+      --texts comes/texts --work try/ -o try.jsonl
+  t5score correlate summeval.comes.jsonl --human coherence \\
+      --metrics predicted_coherence --level system --stat kendall
+
+exit code: 0 done; 1 the run failed; 2 the command line or configuration is
+wrong; 75 SIGTERM, 130 Ctrl-C: the same command goes on
+"""
+
+
+class UsageError(ValueError):
+  """The arguments don't go together."""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+  """Declares the verb's arguments."""
+  parser.description = _DESCRIPTION
+  parser.epilog = _EXAMPLES
+  parser.formatter_class = argparse.RawDescriptionHelpFormatter
+  _gin.add_arguments(parser)
+  parser.add_argument(
+    '--input',
+    nargs='+',
+    required=True,
+    metavar=('FILE', 'NAME=VALUE'),
+    help=_record_files.HELP.removesuffix('; repeatable'),
+  )
+  parser.add_argument(
+    '--ratings',
+    required=True,
+    metavar='NAME,...',
+    help="what people rated, one for each of the model's outputs, in its order",
+  )
+  parser.add_argument(
+    '--by',
+    default='document',
+    metavar='FIELD',
+    help='what is never divided between folds: document, segment, system, '
+    'language_pair or source (default: %(default)s)',
+  )
+  parser.add_argument(
+    '--folds',
+    type=int,
+    default=10,
+    metavar='N',
+    help='at least 3 (default: %(default)s)',
+  )
+  parser.add_argument(
+    '--seed',
+    type=int,
+    default=0,
+    help='of the division into folds; those of the runs are RANDOM_SEED and '
+    'DATA_SEED (default: %(default)s)',
+  )
+  parser.add_argument(
+    '--part',
+    choices=('test', 'validation'),
+    default='test',
+    help='which documents a fold judges (default: %(default)s)',
+  )
+  parser.add_argument(
+    '--also',
+    nargs='+',
+    action='append',
+    default=[],
+    metavar=('RATING', 'FILE'),
+    help='other records, which every model judges; prints mean and deviation '
+    'over folds of the agreement with RATING, and writes WORK/also_FILE.jsonl; '
+    'NAME=VALUE after FILE as for --input; repeatable',
+  )
+  parser.add_argument(
+    '--work',
+    required=True,
+    metavar='FOLDER',
+    help='where models and what leads to them are kept',
+  )
+  parser.add_argument(
+    '--texts',
+    metavar='FOLDER',
+    help='where the encoded texts of --input are kept, to share them between '
+    'runs (default: WORK/texts)',
+  )
+  parser.add_argument(
+    '-o',
+    '--output',
+    required=True,
+    metavar='OUT',
+    help='the joined predictions, .jsonl or .tsv, perhaps .gz',
+  )
+  parser.add_argument(
+    '--format',
+    choices=tables.FORMATS,
+    default='table',
+    help='of what is printed (default: %(default)s)',
+  )
+  parser.add_argument(
+    '--quiet', action='store_true', help='the table and errors only'
+  )
+
+
+def run(args: argparse.Namespace) -> int:
+  """Runs the verb; returns the exit code."""
+  # Imported here: help needs no JAX.
+  from t5score_jax import crossvalidation
+
+  try:
+    text = _run(args, crossvalidation)
+  except (UsageError, _gin.ConfigurationError) as error:
+    print(f't5score crossvalidate: {error}', file=sys.stderr)
+    return 2
+  except crossvalidation.Stopped as error:
+    print(
+      f't5score crossvalidate: {error.reason}; the same command goes on',
+      file=sys.stderr,
+    )
+    return train.STOPPED[error.reason]
+  except Exception as error:
+    code, message = train.explain(error)
+    if not message:
+      raise
+    print(f't5score crossvalidate: {message}', file=sys.stderr)
+    return code
+  print(text)
+  return 0
+
+
+def _run(args: argparse.Namespace, crossvalidation: Any) -> str:
+  ratings = tuple(_score_files.split_names(args.ratings))
+  try:
+    question = crossvalidation.Question(
+      ratings, args.by, args.folds, args.seed, args.part
+    )
+    source = _record_files.parse(args.input, '--input')
+    others = [_other(words) for words in args.also]
+  except ValueError as error:
+    raise UsageError(str(error)) from error
+  if len({name for name, *_ in others}) < len(others):
+    raise UsageError('--also: two files of one name; rename one')
+  say = _silence if args.quiet else _say
+  segments = list(source.segments(ratings))
+  # Before the work rather than after it.
+  other_segments = [list(file.segments([r])) for _, r, file in others]
+  validation = crossvalidation.CrossValidation(
+    segments,
+    question,
+    args.work,
+    _configure(args),
+    texts=args.texts,
+    say=say,
+  )
+  found = validation.run()
+  _write(args.output, found, ratings)
+  blocks = [_render(args, validation, found)]
+  for (name, rating, _), others_of in zip(others, other_segments, strict=True):
+    seen = validation.also(name, others_of)
+    path = Path(args.work) / f'also_{name}.jsonl'
+    _write_folds(path, seen, validation.encoding.config.outputs)
+    blocks.append(_render_also(args, validation, seen, name, rating))
+  return '\n\n'.join(blocks)
+
+
+def _say(line: str) -> None:
+  print(line, file=sys.stderr, flush=True)
+
+
+def _silence(line: str) -> None:
+  del line
+
+
+def _other(words: Sequence[str]) -> tuple[str, str, _record_files.RecordFile]:
+  if len(words) < 2:
+    raise ValueError('--also: give a rating and a file')
+  file = _record_files.parse(words[1:], '--also')
+  return Path(file.path).name.partition('.')[0], words[0], file
+
+
+def _configure(args: argparse.Namespace) -> Any:
+  """What makes gin's configuration anew, for a fold and a phase."""
+
+  def configure(bindings: Sequence[str], fine_tune: bool) -> None:
+    # A flag of the first phase may have no use in the second.
+    _gin.configure(
+      [*args.gin_file, *([FINE_TUNE_FILE] if fine_tune else [])],
+      args.gin_bindings,
+      args.gin_search_paths,
+      more=bindings,
+      strict=not fine_tune,
+    )
+
+  return configure
+
+
+def _write(path: str, found: Any, ratings: Sequence[str]) -> None:
+  columns = {
+    f'{PREDICTED}{name}': found.values[:, n] for n, name in enumerate(ratings)
+  }
+  columns['fold'] = found.fold
+  records.write_records(
+    path, found.segments, values=columns, fields=_ids(found.segments)
+  )
+
+
+def _write_folds(path: Path, found: Any, outputs: Sequence[str]) -> None:
+  """One column an output and fold, named as `t5score correlate` knows folds."""
+  columns = {
+    f'{PREDICTED}{name}@{fold}': values[:, n]
+    for n, name in enumerate(outputs)
+    for fold, values in enumerate(found.values, 1)
+  }
+  records.write_records(
+    path, found.segments, values=columns, fields=_ids(found.segments)
+  )
+
+
+def _ids(segments: Sequence[Any]) -> list[str]:
+  names = ('system', 'document', 'segment', 'language_pair')
+  return [n for n in names if any(getattr(s, n) is not None for s in segments)]
+
+
+def _render(args: argparse.Namespace, validation: Any, found: Any) -> str:
+  question = validation.question
+  values, systems = dimensions.system_kendall(
+    found.segments, question.ratings, found.values
+  )
+  return tables.render_values(
+    f"Kendall's tau of {systems} systems' means, {question.folds} folds by "
+    f'{question.by} (seed {question.seed}), {question.part} documents',
+    [*question.ratings, 'mean'],
+    [validation.encoding.name],
+    [[*values, values.mean()]],
+    [found.table.about()],
+    args.format,
+  )
+
+
+def _render_also(
+  args: argparse.Namespace, validation: Any, found: Any, name: str, rating: str
+) -> str:
+  each = []
+  for values in found.values:
+    kendall, systems = dimensions.system_kendall(
+      found.segments, [rating], values
+    )
+    each.append(kendall)
+  outputs = validation.encoding.config.outputs
+  return tables.render_values(
+    f"{name}: Kendall's tau of {systems} systems' means with {rating}, over "
+    f'the models of {len(each)} folds',
+    outputs,
+    ['mean', 'deviation (n - 1)'],
+    [np.mean(each, axis=0), np.std(each, axis=0, ddof=1)],
+    [found.table.about()],
+    args.format,
+  )
