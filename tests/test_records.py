@@ -439,3 +439,23 @@ def test_format_is_clear_from_the_name():
   assert tables.format_of('a.b.TSV.GZ') == 'tsv'
   assert tables.format_of('a.jsonl') == 'jsonl'
   assert tables.format_of('-') is None
+
+
+def test_where_chooses_rows(tmp_path):
+  path = tmp_path / 'x.tsv'
+  path.write_text(
+    'hypothesis\tyear\tlp\na\t2015\tcs-en\nb\t2016\ten-cs\nc\t2017\tde-en\n'
+  )
+
+  def read(**where):
+    return [s.hypothesis for s in records.read_records(path, where=where)]
+
+  assert read() == ['a', 'b', 'c']
+  assert read(year=['2015', '2017']) == ['a', 'c']
+  assert read(year=['2015', '2016'], lp=['*-en']) == ['a']
+  assert read(lp=['x']) == []
+  with pytest.raises(
+    RecordError, match="no column 'yer'.*mean 'year'"
+  ) as error:
+    read(yer=['2015'])
+  assert (error.value.line, error.value.field) == (2, 'yer')
