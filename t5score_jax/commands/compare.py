@@ -48,6 +48,7 @@ draws are those of `sacrebleu --paired-bs` and `--paired-ar`.
 _EXAMPLES = """
 examples:
   t5score compare -m chrf -r references.txt -t baseline.txt A.txt B.txt
+  t5score compare --metric bertscore -m bert/ -r references.txt -t A.txt B.txt
   t5score compare -r references.txt -t baseline.txt A.txt --direction f
   t5score compare scores.jsonl --baseline Online-B --format markdown
   t5score compare old=old.tsv new=new.tsv --all-pairs

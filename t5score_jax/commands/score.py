@@ -48,6 +48,9 @@ examples:
   t5score score -s source.txt -t A.txt --direction source
   t5score score -m my_run/ --input wmt.tsv.gz \\
       --columns reference=ref_A,hypothesis=hyp --format tsv
+  t5score score --metric bertscore -m bert-base-uncased/ --option layer=9 \\
+      -r references.txt -t A.txt
+  t5score score -m wmt22-comet-da/ -s source.txt -r references.txt -t A.txt
   cat records.jsonl | t5score score -m chrf++ --input - --quiet | head -1
 
 exit code: 0 scored; 1 the run failed; 2 the command line is wrong
