@@ -2,6 +2,8 @@
 
 import json
 import os
+import pathlib
+import sys
 
 import board_data
 import numpy as np
