@@ -65,6 +65,20 @@ class FineTuning:
 
 
 @dataclasses.dataclass(frozen=True)
+class Targets:
+  """In which unit ratings are learned; gin binds it.
+
+  Attributes:
+    standardized: Whether each dimension is brought to mean 0 and deviation 1 of
+      a fold's training ratings while it trains, so that all weigh alike and no
+      step is spent on the mean. The estimator's last layer is scaled back, so
+      that it says ratings. The paper says nothing about it.
+  """
+
+  standardized: bool = False
+
+
+@dataclasses.dataclass(frozen=True)
 class Question:
   """What is cross-validated.
 
@@ -165,6 +179,12 @@ class CrossValidation:
     self.question = question
     configure((), False)
     self.encoding: Encoding = gin.get_configurable(Encoding)()
+    self._standardized = gin.get_configurable(Targets)().standardized
+    if self._standardized and self.encoding.config.final_activation:
+      raise ValueError(
+        'STANDARDIZED = True: outputs go through final_activation = '
+        f'{self.encoding.config.final_activation!r}, and cannot be scaled back'
+      )
     self._epochs = 0.0
     if self.encoding.form == 'vectors':
       self._epochs = gin.get_configurable(FineTuning)().epochs
@@ -328,7 +348,7 @@ class CrossValidation:
     # The folder appears whole or not at all.
     new = place / '.model'
     shutil.rmtree(new, ignore_errors=True)
-    estimators.save(self._assemble(run), new)
+    estimators.save(self._assemble(number, run), new)
     new.rename(folder)
 
   def _run(self, number: int, bindings: Sequence[str], fine_tune: bool) -> None:
@@ -361,20 +381,41 @@ class CrossValidation:
     )
     assert len(data.texts) == before, 'judged outputs hold all texts'
     keys = np.array(self._keys)
+    parts = {
+      part: found.of_records(np.isin(keys, getattr(fold, part))).rated()
+      for part in places
+    }
+    if empty := [part for part, chosen in parts.items() if not len(chosen)]:
+      raise ValueError(f'fold {number}: no rated record for {empty[0]}')
+    mean, deviation = self._scale(parts['train'].ratings)
     for part, folder in places.items():
       if folder.is_dir():
         continue
-      documents = getattr(fold, part)
-      chosen = found.of_records(np.isin(keys, documents)).rated()
-      if not len(chosen):
-        raise ValueError(f'fold {number}: no rated record for {part}')
+      arrays = parts[part].arrays()
+      arrays['ratings'] = (arrays['ratings'] - mean) / deviation
+      described = {
+        'instances': len(parts[part]),
+        'documents': getattr(fold, part),
+        'mean': mean.tolist(),
+        'deviation': deviation.tolist(),
+      }
       with inputs.new_array_folder(folder) as new:
-        for name, array in chosen.arrays().items():
+        for name, array in arrays.items():
           np.save(new / f'{name}.npy', array)
-        described = {'instances': len(chosen), 'documents': documents}
         (new / inputs.INFO_FILE).write_text(json.dumps(described) + '\n')
 
-  def _assemble(self, run: Path) -> estimators.Estimator:
+  def _scale(self, ratings: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """What is subtracted from each dimension, and what it is divided by."""
+    width = ratings.shape[1]
+    mean, deviation = np.zeros(width), np.ones(width)
+    if self._standardized:
+      for n, column in enumerate(ratings.T):
+        rated = column[~np.isnan(column)].astype(np.float64)
+        if len(rated) and np.ptp(rated):
+          mean[n], deviation[n] = rated.mean(), rated.std()
+    return np.float32(mean), np.float32(deviation)
+
+  def _assemble(self, number: int, run: Path) -> estimators.Estimator:
     """The best checkpoint of a run as an estimator that scores by itself."""
     stored = orbax.open_weights(selection.find_checkpoint(run))
     params: dict[str, Any] = bundles.nest(
@@ -385,6 +426,12 @@ class CrossValidation:
     config = dataclasses.replace(
       self.encoding.config, encoder=self.start.config.encoder
     )
+    info = self._fold(number) / 'train' / inputs.INFO_FILE
+    scale = json.loads(info.read_text('utf-8'))
+    last = params['estimator'][f'layers_{len(config.hidden_sizes)}']
+    deviation = np.float32(scale['deviation'])
+    last['kernel'] = last['kernel'] * deviation
+    last['bias'] = last['bias'] * deviation + np.float32(scale['mean'])
     settings = self.encoding.settings
     return estimators.Estimator(config, params, self.start.tokenizer, settings)
 
