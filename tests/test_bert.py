@@ -1,8 +1,10 @@
 """Encoders: NumPy recomputation, padding, batches, folders that are wrong."""
 
+import dataclasses
 import json
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 import tiny_encoder
@@ -200,3 +202,20 @@ def test_truncation_of_the_file_is_not_used(bundle, tmp_path):
 def test_options_out_of_range(bundle, options):
   with pytest.raises(ValueError, match=r'layer|max_length|batch_tokens|dtype'):
     encoding.TextEncoder(bundle, **options)
+
+
+@pytest.mark.parametrize('change', [{}, {'pre_norm': True}, {'remat': True}])
+def test_first_tokens_alone_are_those_of_all(change):
+  config = dataclasses.replace(tiny_encoder.CONFIG, **change)
+  params = bert.init_params(config, jax.random.key(0))
+  tokens = jnp.asarray([[2, 5, 6, 7, 3, 0], [2, 9, 3, 0, 0, 0]])
+  run = jax.jit(
+    bert.hidden_states, static_argnames=('config', 'layers', 'rows')
+  )
+  for layer in (1, config.num_layers):
+    whole = run(params, config, tokens, layers=(layer,))
+    for rows in (1, 3):
+      part = run(params, config, tokens, layers=(layer,), rows=rows)
+      np.testing.assert_allclose(part, whole[:, :, :rows], atol=1e-6)
+  with pytest.raises(ValueError, match='needs one layer'):
+    bert.hidden_states(params, config, tokens, layers=[1, 2], rows=1)

@@ -149,16 +149,28 @@ class SelfAttention(nn.Module):
   deterministic: bool = True
 
   @nn.compact
-  def __call__(self, x: Array, mask: Array) -> Array:
-    """[batch, length, emb_dim], additive mask -> the same shape."""
+  def __call__(self, x: Array, mask: Array, rows: int | None = None) -> Array:
+    """Attends from the first ``rows`` tokens (default: all) to all tokens.
+
+    Args:
+      x: [batch, length, emb_dim].
+      mask: additive.
+      rows: how many tokens are wanted.
+
+    Returns:
+      [batch, rows, emb_dim].
+    """
     c = self.config
-    heads = (*x.shape[:2], c.num_heads, c.emb_dim // c.num_heads)
+    heads = (c.num_heads, c.emb_dim // c.num_heads)
 
-    def project(name: str) -> Array:
+    def project(name: str, x: Array) -> Array:
       y = Dense(c.emb_dim, c.array_dtype, name=name)(x)
-      return constrain(y.reshape(heads), ('batch', 'length', 'heads', 'kv'))
+      y = y.reshape(*x.shape[:2], *heads)
+      return constrain(y, ('batch', 'length', 'heads', 'kv'))
 
-    query, key, value = project('query'), project('key'), project('value')
+    wanted = x[:, :rows]
+    query = project('query', wanted)
+    key, value = project('key', x), project('value', x)
     # [batch, heads, query_length, key_length], float32
     logits = jnp.einsum(
       'bqhd,bkhd->bhqk', query, key, preferred_element_type=jnp.float32
@@ -168,7 +180,8 @@ class SelfAttention(nn.Module):
       weights.astype(c.array_dtype), deterministic=self.deterministic
     )
     y = jnp.einsum('bhqk,bkhd->bqhd', weights, value)
-    return Dense(c.emb_dim, c.array_dtype, name='out')(y.reshape(x.shape))
+    y = y.reshape(wanted.shape)
+    return Dense(c.emb_dim, c.array_dtype, name='out')(y)
 
 
 class Layer(nn.Module):
@@ -178,8 +191,11 @@ class Layer(nn.Module):
   deterministic: bool = True
 
   @nn.compact
-  def __call__(self, x: Array, mask: Array) -> Array:
-    """[batch, length, emb_dim], additive mask -> the same shape."""
+  def __call__(self, x: Array, mask: Array, rows: int | None = None) -> Array:
+    """[batch, length, emb_dim], additive mask -> [batch, rows, emb_dim].
+
+    ``rows`` as in ``SelfAttention``.
+    """
     c = self.config
     x = constrain(x, ('batch', 'length', 'embed'))
     attention = SelfAttention(c, self.deterministic, name='attention')
@@ -188,9 +204,11 @@ class Layer(nn.Module):
     )
     mlp_norm = LayerNorm(c.norm_epsilon, c.array_dtype, name='mlp_norm')
     if c.pre_norm:
-      x = x + self._dropout(attention(attention_norm(x), mask))
+      y = attention(attention_norm(x), mask, rows)
+      x = x[:, :rows] + self._dropout(y)
       return x + self._dropout(self._mlp(mlp_norm(x)))
-    x = attention_norm(x + self._dropout(attention(x, mask)))
+    y = attention(x, mask, rows)
+    x = attention_norm(x[:, :rows] + self._dropout(y))
     return mlp_norm(x + self._dropout(self._mlp(x)))
 
   def _mlp(self, x: Array) -> Array:
@@ -254,6 +272,7 @@ class Encoder(nn.Module):
     tokens: Array,
     token_types: Array | None = None,
     layers: Sequence[int] | None = None,
+    rows: int | None = None,
   ) -> Array:
     """Encodes texts that are padded at their ends.
 
@@ -265,12 +284,16 @@ class Encoder(nn.Module):
       layers: which hidden states to return, ascending: 0 is the embeddings,
         num_layers the last. The last alone by default. Layers after the
         largest are not computed.
+      rows: how many first tokens of the last of these are wanted, which saves
+        most of that layer where only ``[CLS]`` is read. All by default; with
+        several layers none may be left out.
 
     Returns:
-      [len(layers), batch, length, emb_dim] in the configuration's dtype.
+      [len(layers), batch, rows, emb_dim] in the configuration's dtype.
 
     Raises:
-      ValueError: a text or a layer beyond what the encoder has.
+      ValueError: a text or a layer beyond what the encoder has, or ``rows``
+        with several layers.
     """
     c = self.config
     layers = [c.num_layers] if layers is None else list(layers)
@@ -278,6 +301,8 @@ class Encoder(nn.Module):
       raise ValueError(f'layers={layers}: must ascend')
     if layers[0] < 0 or layers[-1] > c.num_layers:
       raise ValueError(f'layers={layers}: there are 0 to {c.num_layers}')
+    if rows is not None and (len(layers) > 1 or layers[0] == 0):
+      raise ValueError(f'rows={rows} needs one layer, not layers={layers}')
     if tokens.shape[1] > c.max_length:
       raise ValueError(
         f'{tokens.shape[1]} tokens, but the encoder has {c.max_length} '
@@ -289,9 +314,10 @@ class Encoder(nn.Module):
       tokens, token_types
     )
     states = [x] if 0 in layers else []
-    layer = nn.remat(Layer) if c.remat else Layer
+    layer = nn.remat(Layer, static_argnums=(3,)) if c.remat else Layer
     for i in range(1, layers[-1] + 1):
-      x = layer(c, self.deterministic, name=f'layers_{i - 1}')(x, mask)
+      block = layer(c, self.deterministic, name=f'layers_{i - 1}')
+      x = block(x, mask, rows if i == layers[-1] else None)
       if i == c.num_layers and c.pre_norm:
         x = LayerNorm(c.norm_epsilon, c.array_dtype, name='final_norm')(x)
       if i in layers:
@@ -312,6 +338,7 @@ def hidden_states(
   token_types: Array | None = None,
   layers: Sequence[int] | None = None,
   rng: Array | None = None,
+  rows: int | None = None,
 ) -> Array:
   """Runs the encoder; see ``Encoder.__call__``.
 
@@ -322,11 +349,12 @@ def hidden_states(
     token_types: int [batch, length], or None.
     layers: which hidden states.
     rng: key for dropout; None for none.
+    rows: how many first tokens; all by default.
   """
   network = Encoder(config, deterministic=rng is None)
   rngs = None if rng is None else {'dropout': rng}
   states = network.apply(
-    {'params': params}, tokens, token_types, layers, rngs=rngs
+    {'params': params}, tokens, token_types, layers, rows, rngs=rngs
   )
   return cast(Array, states)
 

@@ -42,10 +42,11 @@ def predict(
   encoder_rng = head_rng = None
   if rng is not None:
     encoder_rng, head_rng = jax.random.split(rng)
+  # Of the last layer only the first token is read: no other is computed.
   states = bert.hidden_states(
-    params['encoder'], config, tokens, token_types, rng=encoder_rng
+    params['encoder'], config, tokens, token_types, rng=encoder_rng, rows=1
   )
-  # [1, batch, length, emb_dim] -> [batch, emb_dim]
+  # [1, batch, 1, emb_dim] -> [batch, emb_dim]
   first = states[-1, :, 0].astype(jnp.float32)
   x = jnp.tanh(_linear(params['pooler'], first))
   if head_rng is not None and config.dropout_rate:
