@@ -16,6 +16,7 @@ import pathlib
 import sys
 import tempfile
 import time
+from typing import Any
 
 import jax
 
@@ -79,12 +80,12 @@ def main(arguments: list[str] | None = None) -> int:
   return 0
 
 
-def _seconds(model, params, dataset, steps: int) -> float:
+def _seconds(model: Any, params: Any, dataset: Any, steps: int) -> float:
   """The mean time of a step, compilation apart."""
   from t5score_jax.training import optimizers, partitioning
   from t5score_jax.training import state as states
 
-  frozen = {}
+  frozen: dict[str, int] = {}
   if 'encoder' in params:
     frozen = {'^encoder/': optimizers.ALWAYS}
   optimizer = optimizers.adamw(optimizers.constant(1e-4), frozen=frozen)

@@ -72,7 +72,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     segments = instances.averaged(
       records.read_records(args.records, ratings=ratings)
     )
-    rows: list[tuple[str, Sequence[float]]] = []
+    rows: list[tuple[str, Sequence[float] | np.ndarray]] = []
     for name, values in _scored(segments, args.encoder):
       wide = np.repeat(values[:, None], len(ratings), axis=1)
       found, _ = dimensions.system_kendall(segments, ratings, wide)
@@ -105,7 +105,7 @@ def _scored(
   """Names of metrics and their values, a segment each."""
   from t5score_jax.metrics import base
 
-  named = [(name, {}) for name in LEXICAL]
+  named: list[tuple[str, dict[str, str]]] = [(name, {}) for name in LEXICAL]
   if encoder:
     named.append(('bertscore', {'model': encoder}))
   for name, options in named:

@@ -127,7 +127,7 @@ class _Data:
   """Records, made ready for an estimator."""
 
   segments: list[Segment]
-  instances: instances.Instances
+  rows: instances.Instances
   texts: instances.Texts
   table: text_tables.Table
 
@@ -296,7 +296,7 @@ class CrossValidation:
   def _predict(
     self, model: estimators.Estimator, data: _Data, rows: np.ndarray
   ) -> np.ndarray:
-    chosen = data.instances.of_records(rows)
+    chosen = data.rows.of_records(rows)
     if self.encoding.form == 'vectors' and not self._epochs:
       layers = np.load(data.table.folder / 'vectors.npy', mmap_mode='r')
       vectors = estimates.mixed(model, layers)
@@ -413,7 +413,7 @@ class CrossValidation:
         rated = column[~np.isnan(column)].astype(np.float64)
         if len(rated) and np.ptp(rated):
           mean[n], deviation[n] = rated.mean(), rated.std()
-    return np.float32(mean), np.float32(deviation)
+    return mean.astype(np.float32), deviation.astype(np.float32)
 
   def _assemble(self, number: int, run: Path) -> estimators.Estimator:
     """The best checkpoint of a run as an estimator that scores by itself."""

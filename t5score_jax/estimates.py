@@ -10,6 +10,7 @@ from __future__ import annotations
 import functools
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from t5score_jax.checkpoints import estimators
@@ -70,7 +71,7 @@ def _estimate(config, params, hypothesis, source, reference=None):
 def mixed(model: estimators.Estimator, layers: np.ndarray) -> np.ndarray:
   """Vectors before the mix to vectors, [T, layers, E] -> [T, E]."""
   found = [
-    heads.mix_vectors(model.params, model.config, np.asarray(layers[n:stop]))
+    heads.mix_vectors(model.params, model.config, jnp.asarray(layers[n:stop]))
     for n in range(0, len(layers), _ROWS)
     if (stop := n + _ROWS)
   ]

@@ -151,7 +151,11 @@ class EstimatorModel(Regressor):
       heads.embed(params, self.config, batch[f'{role}_tokens'], key)
       for role, key in zip(roles, rngs[1:], strict=True)
     ]
-    return heads.estimate(params, self.config, *vectors, rng=rngs[0])
+    hypothesis, source, *rest = vectors
+    reference = rest[0] if rest else None
+    return heads.estimate(
+      params, self.config, hypothesis, source, reference, rngs[0]
+    )
 
 
 class HeadModel(Regressor):
@@ -192,7 +196,11 @@ class HeadModel(Regressor):
       heads.mix_vectors(params, self.config, batch[f'{role}_vectors'])
       for role in _roles(self.config)
     ]
-    return heads.estimate(params, self.config, *vectors, rng=rng)
+    hypothesis, source, *rest = vectors
+    reference = rest[0] if rest else None
+    return heads.estimate(
+      params, self.config, hypothesis, source, reference, rng
+    )
 
 
 def _roles(config: heads.EstimatorConfig) -> tuple[str, ...]:

@@ -57,8 +57,9 @@ class PearsonEvaluator:
     """
     self.name = name
     self._model = model
-    several = isinstance(datasets, Sequence)
-    self._datasets = list(datasets) if several else [datasets]  # type: ignore[call-overload,list-item]
+    one_only = not isinstance(datasets, Sequence)
+    given: Any = [datasets] if one_only else datasets
+    self._datasets: list[Epochs] = list(given)
     self._outputs = tuple(outputs)
     self._predict = jax.jit(lambda p, batch: model.predict(p, batch))
 
