@@ -146,6 +146,7 @@ def mean_states(
   """The mean state of each piece, [width], and the mean of all tokens."""
   encoder = encoding.TextEncoder(bundle, [layer], max_length=128)
   sums: dict[str, np.ndarray] = {}
+  total = np.zeros(bundle.config.emb_dim)
   counts: collections.Counter[str] = collections.Counter()
   for start in range(0, len(texts), _CHUNK):
     for one in encoder.states(texts[start : start + _CHUNK]):
@@ -153,10 +154,10 @@ def mean_states(
       states /= np.linalg.norm(states, axis=1, keepdims=True)
       for piece, state in zip(one.encoded.tokens, states, strict=True):
         sums[piece] = sums.get(piece, 0.0) + state
+        total += state
         counts[piece] += 1
-  total = sum(sums.values()) / sum(counts.values())
   means = {piece: sums[piece] / counts[piece] for piece in sums}
-  return means, total
+  return means, total / counts.total()
 
 
 def word_vectors(

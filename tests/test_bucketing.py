@@ -97,3 +97,52 @@ def test_errors(tmp_path):
   mixture = inputs.MixtureDataset([one], [1], 2)
   with pytest.raises(inputs.DatasetError, match='no known size'):
     bucketing.BucketedDataset([mixture])
+
+
+def _ragged(folder, lengths, width=64):
+  """Arrays of N examples, example n full of n + 1."""
+  folder.mkdir()
+  tokens = np.zeros((len(lengths), width), np.int16)
+  for n, length in enumerate(lengths):
+    tokens[n, :length] = n + 1
+  np.save(folder / 'tokens.npy', tokens)
+  np.save(folder / 'token_types.npy', (tokens > 0).astype(np.int8))
+  np.save(folder / 'ratings.npy', np.arange(len(lengths), dtype=np.float32))
+  return folder
+
+
+def test_one_folder_is_cut_into_buckets_of_length(tmp_path):
+  lengths = [3, 24, 25, 40, 64, 7, 33, 1]
+  folder = _ragged(tmp_path / 'ragged', lengths)
+  buckets = bucketing.held_out(folder, 256, lengths=(24, 32, 48))
+  shapes = [next(b.epoch())['tokens'].shape for b in buckets]
+  assert shapes == [(4, 24), (1, 32), (2, 48), (1, 64)]
+  assert [b.batch_size for b in buckets] == [10, 8, 5, 4]
+  seen = []
+  for bucket in buckets:
+    for batch in bucket.epoch():
+      for tokens, types, rating in zip(
+        batch['tokens'], batch['token_types'], batch['ratings'], strict=True
+      ):
+        length = lengths[int(rating)]
+        assert np.all(tokens[:length] == rating + 1)
+        assert not tokens[length:].any() and types.sum() == length
+        seen.append(int(rating))
+  assert sorted(seen) == list(range(8))
+
+
+def test_training_draws_whole_batches_of_one_length(tmp_path):
+  folder = _ragged(tmp_path / 'ragged', [5] * 40 + [50] * 12)
+  dataset = bucketing.by_length(folder, 128, lengths=(16,), seed=3)
+  batches = list(itertools.islice(dataset.batches(), 60))
+  assert {b['tokens'].shape for b in batches} == {(8, 16), (2, 64)}
+  # As many batches of each as it has: 5 of one epoch against 6.
+  short = np.mean([b['tokens'].shape == (8, 16) for b in batches])
+  assert 0.25 < short < 0.65
+  again = itertools.islice(dataset.batches(start_step=20), 40)
+  for a, b in zip(batches[20:], again, strict=True):
+    np.testing.assert_array_equal(a['ratings'], b['ratings'])
+  with pytest.raises(inputs.DatasetError, match='more than batch_tokens=60'):
+    bucketing.by_length(folder, 60, lengths=(16,))
+  with pytest.raises(inputs.DatasetError, match='no such array'):
+    bucketing.by_length(tmp_path, 60)

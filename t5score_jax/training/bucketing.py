@@ -194,10 +194,11 @@ class _Bucket(inputs.ArrayDataset):
   ):
     super().__init__(path, batch_size, seed or 0, shuffle=seed is not None)
     longest = self._arrays['tokens'].shape[1]
-    self._arrays = {
+    views: dict[str, Any] = {
       key: _View(array, rows, length if array.shape[1:] == (longest,) else None)
       for key, array in self._arrays.items()
-    }  # type: ignore[assignment]
+    }
+    self._arrays = views
     self.num_examples = len(rows)
 
 
