@@ -352,6 +352,9 @@ class CrossValidation:
     new.rename(folder)
 
   def _run(self, number: int, bindings: Sequence[str], fine_tune: bool) -> None:
+    # Files that were edited meanwhile would mix two configurations.
+    self._configure((), False)
+    self._claim(gin.config_str())
     self._configure(bindings, fine_tune)
     outcome = gin.get_configurable(loop.train)(quiet=self._quiet)
     if outcome.reason in ('interrupted', 'preempted'):

@@ -151,7 +151,7 @@ def build(
     columns[0],
     columns[1],
     columns[2] if reference else None,
-    np.array(values, np.float32).reshape(-1, len(ratings)),
+    np.array(values, np.float32).reshape(len(values), len(ratings)),
     columns[3],
   )
 
