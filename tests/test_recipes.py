@@ -9,11 +9,12 @@ from pathlib import Path
 
 import gin
 import jax
+import numpy as np
 import pytest
 
 from t5score_jax.commands import _gin, train
 from t5score_jax.nn import bert, cross_encoder, heads
-from t5score_jax.training import loop, partitioning  # noqa: F401 (for gin)
+from t5score_jax.training import loop, optimizers, partitioning  # noqa: F401 (for gin)
 
 ROOT = Path(__file__).resolve().parent.parent
 RECIPES = ROOT / 'gin_configs' / 'recipes'
@@ -156,17 +157,23 @@ def test_every_published_size_has_a_file_that_states_its_count():
 
 
 @pytest.mark.parametrize('path', sorted(RECIPES.glob('*.gin')), ids=str)
-def test_every_recipe_gives_model_optimizer_and_mesh(path):
+def test_every_recipe_gives_model_optimizer_and_mesh(path, tmp_path):
   if 'jax.tasks' in path.read_text() or path.name.startswith('t5score_'):
     pytest.importorskip('seqio')
-  _gin.configure([str(path)], [])
+  bindings = []
+  if path.name.startswith('comes_'):
+    # Steps are counted from the instances of a fold.
+    np.save(tmp_path / 'ratings.npy', np.zeros((100, 4)))
+    bindings = [f'ARRAYS = {str(tmp_path)!r}']
+  _gin.configure([str(path)], [], more=bindings)
   # All that doesn't read files; macros that the header's command gives are in
   # none of it.
   made = {
     name: copy.deepcopy(gin.query_parameter(f'loop.train.{name}'))
     for name in ('model', 'optimizer', 'partitioner', 'cadence', 'train_steps')
   }
-  assert made['model'].config.vocab_size > 0
+  config = made['model'].config
+  assert getattr(config, 'encoder', config).vocab_size > 0
   assert float(made['optimizer'].schedule(0)) >= 0
   assert made['train_steps'] > 0
   assert isinstance(made['partitioner'], partitioning.Partitioner)
@@ -201,6 +208,44 @@ def test_recipes_have_the_settings_of_table_6(size):
     cadence = copy.deepcopy(gin.query_parameter('loop.train.cadence'))
     every = expected[5] or (10_000 if size in ('base', 'large') else 5000)
     assert cadence.save_every == every
+
+
+def test_comes_has_the_settings_of_table_4(tmp_path):
+  np.save(tmp_path / 'ratings.npy', np.zeros((44_880, 4)))
+  more = [f'ARRAYS = {str(tmp_path)!r}']
+  _gin.configure(['recipes/comes_xlmr_large.gin'], [], more=more)
+  train = {
+    name: copy.deepcopy(gin.query_parameter(f'loop.train.{name}'))
+    for name in ('model', 'optimizer', 'cadence', 'train_steps', 'selection')
+  }
+  config = train['model'].config
+  assert config.hidden_sizes == (3072, 1024) and config.dropout_rate == 0.15
+  assert config.pooling == 'mean' and config.layer == 'mix'
+  assert len(config.outputs) == 4 and config.reference
+  # 44,880 instances in batches of 40 are 1,122 steps an epoch.
+  assert train['train_steps'] == 5 * 1122
+  assert train['cadence'].eval_every == 1122
+  assert train['selection'].metric == 'validation/pearson'
+  optimizer = train['optimizer']
+  assert dict(optimizer.frozen) == {
+    '^encoder/embeddings/': -1,
+    '^encoder/': 1122,
+  }
+  shapes = jax.eval_shape(train['model'].init, jax.random.key(0))
+  factors = optimizers.layerwise_multipliers(24, 0.95, 1 / 3.1)
+  assert factors['^encoder/layers_23/'] * 3.1e-5 == pytest.approx(1e-5)
+  found = copy.deepcopy(gin.query_parameter('optimizers.adamw.multipliers'))
+  assert found == pytest.approx(factors)
+  optimizers.learning_rate_multipliers(shapes, factors)
+  for step in (0, 5000):
+    assert float(optimizer.schedule(step)) == pytest.approx(3.1e-5)
+  _gin.configure(['recipes/comes_xlmr_large_mt.gin'], [], more=more)
+  optimizer = copy.deepcopy(gin.query_parameter('loop.train.optimizer'))
+  assert float(optimizer.schedule(0)) == pytest.approx(1e-5)
+  _gin.configure(['recipes/comes_xlmr_large_qe.gin'], [], more=more)
+  model = copy.deepcopy(gin.query_parameter('loop.train.model'))
+  assert model.config.hidden_sizes == (2048, 1024)
+  assert not model.config.reference
 
 
 def test_the_made_up_corpus_is_what_it_says():
