@@ -183,7 +183,7 @@ def detokenized(text: str) -> str:
   r"""Treebank's tokens as running text.
 
   >>> detokenized("( CNN ) It 's `` late '' , he did n't say .")
-  '(CNN) It\'s "late", he didn\\'t say.'
+  '(CNN) It\'s "late", he didn\'t say.'
   """
   for pattern, repaired in _REPAIRS:
     text = re.sub(pattern, repaired, text)
