@@ -7,6 +7,7 @@ writes the joined predictions and prints a table.
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -253,9 +254,7 @@ def _write(path: str, found: Any, ratings: Sequence[str]) -> None:
     f'{PREDICTED}{name}': found.values[:, n] for n, name in enumerate(ratings)
   }
   columns['fold'] = found.fold
-  records.write_records(
-    path, found.segments, values=columns, fields=_ids(found.segments)
-  )
+  _write_ids(path, found.segments, columns)
 
 
 def _write_folds(path: Path, found: Any, outputs: Sequence[str]) -> None:
@@ -265,14 +264,24 @@ def _write_folds(path: Path, found: Any, outputs: Sequence[str]) -> None:
     for n, name in enumerate(outputs)
     for fold, values in enumerate(found.values, 1)
   }
-  records.write_records(
-    path, found.segments, values=columns, fields=_ids(found.segments)
-  )
+  _write_ids(path, found.segments, columns)
 
 
-def _ids(segments: Sequence[Any]) -> list[str]:
+def _write_ids(
+  path: str | Path, segments: Sequence[Any], columns: dict[str, Any]
+) -> None:
+  """Writes ids and numbers, no texts.
+
+  Where records have no segment the document stands for it, so that `t5score
+  correlate` can tell rows apart.
+  """
+  named = [
+    dataclasses.replace(s, segment=s.document) if s.segment is None else s
+    for s in segments
+  ]
   names = ('system', 'document', 'segment', 'language_pair')
-  return [n for n in names if any(getattr(s, n) is not None for s in segments)]
+  fields = [n for n in names if any(getattr(s, n) is not None for s in named)]
+  records.write_records(path, named, values=columns, fields=fields)
 
 
 def _render(args: argparse.Namespace, validation: Any, found: Any) -> str:
