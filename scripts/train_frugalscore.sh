@@ -58,7 +58,7 @@ train() {
 
 # Phase 1.
 step pairs t5score pairs --input "${wmt21[@]}" --input "${wmt20[@]}" \
-  --held-out "${da[@]}" where:year=2017 --held-out "${da[@]}" where:year=2016 \
+  --held-out "${da[@]}" 'where:year=2016,2017' \
   --per-source 10 --denoise -o "$work/pairs"
 step annotated t5score annotate "$work/pairs" -m bertscore \
   --option "model=$encoder" --option layer=4 --option max_length=128 \
@@ -77,10 +77,10 @@ step distilled train frugalscore_tiny.gin distilled initial \
 # Phase 3.
 step judged "$python" "$scripts/cache_pairs.py" \
   --input "${wmt21[@]}" --input "${wmt20[@]}" \
-  --input "${da[@]}" 'where:year=2015,lp=*-en' --rating da_z \
+  --input "${da[@]}" where:year=2015 'where:lp=*-en' --rating da_z \
   --tokenizer "$work/initial" --max-length 192 --standardise -o "$work/judged"
 step wmt16 "$python" "$scripts/cache_pairs.py" \
-  --input "${da[@]}" 'where:year=2016,lp=*-en' --rating da_z \
+  --input "${da[@]}" where:year=2016 'where:lp=*-en' --rating da_z \
   --tokenizer "$work/initial" --max-length 192 --standardise -o "$work/wmt16"
 step tuned train frugalscore_tiny_human.gin tuned distilled judged wmt16
 
@@ -88,7 +88,7 @@ for stage in distilled tuned; do
   step "folder-$stage" t5score convert --to hf --dtype bfloat16 \
     "$work/$stage" "$work/models/$stage"
 done
-t5score retention --input "${da[@]}" 'where:year=2017,lp=*-en' --human da_z \
+t5score retention --input "${da[@]}" where:year=2017 'where:lp=*-en' --human da_z \
   --teacher "bertscore:model=$encoder,layer=4,max_length=128" \
   --students "distilled=$work/models/distilled" "tuned=$work/models/tuned" \
   --beside "moverscore:model=$encoder,idf=$work/pairs/texts.txt.gz" \

@@ -386,6 +386,7 @@ def test_another_run_leaves_the_folder_alone(tmp_path, capsys):
     (['--denoise', 'in.tsv', '--lengths', '3,2'], 2, 'LOW <= HIGH'),
     (['--input', 'in.tsv', '--mask-share', '2'], 2, 'mask_share'),
     (['--input', 'none.tsv'], 1, 'none.tsv'),
+    (['--input', 'in.tsv', 'where:a=1,b=2'], 2, 'once more for another'),
     (['--input', 'in.tsv', 'where:year=1'], 1, "no column 'year'"),
     (['--input', 'in.tsv', 'where:system=z*'], 1, 'no pairs'),
     (['--paraphrases', 'in.tsv'], 0, ''),

@@ -78,6 +78,11 @@ def parse(words: Sequence[str], flag: str) -> RecordFile:
         'another file)'
       )
     if name.startswith('where:'):
+      if '=' in value:
+        raise ValueError(
+          f'{flag} {path}: {setting!r}: commas stand between patterns of one '
+          'column; give where:COLUMN=PATTERN once more for another'
+        )
       where[name.removeprefix('where:')] = value.split(',')
     elif name == 'quoting':
       if value not in tables.QUOTING:
