@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import train_on_devices
 
-from t5score_jax.commands import train
+from t5score_jax.commands import _gin, train
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -314,3 +314,11 @@ def test_help_names_files_that_exist(capsys):
   told = capsys.readouterr().out
   for name in re.findall(r'--gin_file=(\S+)', told):
     assert (ROOT / 'gin_configs' / name).is_file(), name
+
+
+def test_references_are_read_before_their_modules_are():
+  """In a process that has read no gin file yet."""
+  for value in ('@nowhere.linear()', '%NAME', '[@nowhere.a(), %B]'):
+    assert _gin._checked(f'X={value}') == f'X = {value}'
+  with pytest.raises(_gin.ConfigurationError, match='quotes of its own'):
+    _gin._checked('X=/data/a@b')

@@ -138,6 +138,9 @@ def _checked(text: str) -> str:
     raise ConfigurationError(
       f'--gin.{name}: write --gin.NAME=VALUE, in one word'
     )
+  # What is referred to is known after the files have been read.
+  if re.match(r'[\s\[(]*[@%]', value):
+    return f'{name} = {value}'
   try:
     gin.config.parse_value(value)
   except (SyntaxError, ValueError):
