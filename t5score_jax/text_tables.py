@@ -67,8 +67,12 @@ class Encoding:
   @property
   def settings(self) -> dict[str, Any]:
     """What the estimator's folder says about its use."""
-    length = {} if self.max_length is None else {'max_length': self.max_length}
-    return {'name': self.name, **length}
+    found: dict[str, Any] = {'name': self.name}
+    if self.max_length is not None:
+      found['max_length'] = self.max_length
+    if self.windows:
+      found |= {'windows': True, 'stride': self.stride}
+    return found
 
 
 @dataclasses.dataclass(frozen=True)

@@ -318,6 +318,8 @@ def test_long_articles_in_windows(place, base, capsys):
   code = place.run('windows', '--gin.WINDOWS=True', '--gin.STRIDE=2')
   assert code == 0
   assert '0 (0.0%) cut, 2 read in several windows' in capsys.readouterr().out
+  # The models know that they read windows.
+  _check_predictions(place, 'windows')
   one, two = (
     np.load(place.folder / 'windows/texts/vectors.npy'),
     np.load(place.folder / 'base/texts/vectors.npy'),

@@ -41,7 +41,8 @@ class Estimator:
     params: nested dict of float32 arrays, see ``nn/heads.py``.
     tokenizer: text to ids.
     settings: how the model wants to be used; all optional. ``name`` (str),
-      ``max_length`` (tokens a text).
+      ``max_length`` (tokens a text), ``windows`` and ``stride`` (how longer
+      texts are read, see ``embedding.py``).
   """
 
   config: heads.EstimatorConfig

@@ -49,8 +49,8 @@ class Metric(base.Metric):
     max_length: int | None = None,
     batch_tokens: int | None = None,
     dtype: str = 'float32',
-    windows: bool = False,
-    stride: int = 0,
+    windows: bool | None = None,
+    stride: int | None = None,
     num_partitions: int = 1,
     spread: bool = False,
   ):
@@ -74,7 +74,8 @@ class Metric(base.Metric):
         vectors are averaged (pooling by maxima: their maximum), see
         ``embedding.py``. The paper cuts them. Layers that are normalised
         before the mix are so by each window's own statistics.
-      stride: tokens that neighbouring windows share at least.
+      stride: tokens that neighbouring windows share at least. Default, of both:
+        the model's, else not at all.
       num_partitions: devices over which the weights are divided, for encoders
         that don't fit one.
       spread: whether all processes of ``processes.start`` score the same
@@ -102,6 +103,10 @@ class Metric(base.Metric):
     self._head = {'estimator': found.params['estimator']}
     if max_length is None:
       max_length = found.settings.get('max_length')
+    if windows is None:
+      windows = bool(found.settings.get('windows', False))
+      if windows and stride is None:
+        stride = int(found.settings.get('stride', 0))
     self._encoder = embedding.TextEmbedder(
       found,
       max_length=max_length,
@@ -110,7 +115,7 @@ class Metric(base.Metric):
       num_partitions=num_partitions,
       spread=spread,
       windows=windows,
-      stride=stride,
+      stride=stride or 0,
     )
     self.num_parameters = base.count_parameters(found.params)
     self._model = token_states.identity(
