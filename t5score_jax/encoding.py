@@ -24,9 +24,10 @@ from t5score_jax.nn import bert
 
 _BATCH_TOKENS = {'cpu': 2048}
 _ACCELERATOR_BATCH_TOKENS = 65536
-# Seconds to compile one more shape, and operations a second: only to weigh
-# padding against programs.
-_COMPILE_SECONDS = 1.5
+# Seconds a layer to compile one more shape, and operations a second: only to
+# weigh padding against programs. Less than it takes, as files are often scored
+# more than once and programs are kept.
+_COMPILE_SECONDS = 0.1
 _RATE = {'cpu': 5e10}
 _ACCELERATOR_RATE = 3e13
 
@@ -251,7 +252,8 @@ class TextEncoder:
     token = depth * (4 * c.emb_dim**2 + 2 * c.emb_dim * c.mlp_dim) / self._rate
     weights = {int(r): token * int(np.sum(needed == r)) for r in set(needed)}
     ready = {length for k, _, length in self._programs if k == kind}
-    chosen = np.array(buckets.choose_rungs(weights, _COMPILE_SECONDS, ready))
+    cost = _COMPILE_SECONDS * depth
+    chosen = np.array(buckets.choose_rungs(weights, cost, ready))
     length_of = chosen[np.searchsorted(chosen, lengths)]
     for length in sorted(set(length_of.tolist()), reverse=True):
       members = order[length_of[order] == length]
