@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import test_miniatures
 
-from t5score_jax.checkpoints import miniatures
+from t5score_jax.checkpoints import kinds, miniatures
 from t5score_jax.metrics import base
 
 torch = pytest.importorskip('torch')
@@ -14,8 +14,9 @@ pytestmark = pytest.mark.parity
 
 def theirs(folder, hypotheses, references, length=20):
   tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
+  # In float32, in which ours computes with weights of any dtype.
   model, info = transformers.AutoModelForSequenceClassification.from_pretrained(
-    folder, output_loading_info=True
+    folder, output_loading_info=True, dtype=torch.float32
   )
   assert not info['missing_keys'] and not info['unexpected_keys']
   assert model.config.num_labels == 1
@@ -70,4 +71,18 @@ def test_import_of_the_published_layout(tmp_path):
       test_miniatures.REFERENCES,
     ),
     atol=1e-4,
+  )
+
+
+def test_the_embedded_miniature_scores_the_same():
+  hypotheses = [
+    'A cat was sitting on the mat.',
+    'Dogs, said Ünal, eat "bones" in 2026!',
+    'word ' * 200,
+  ]
+  references = ['The cat sat on the mat.', 'Dogs like bones.', 'words ' * 180]
+  ours = base.load_metric('frugalscore').score(hypotheses, references)
+  folder = kinds.folder('frugalscore-tiny')
+  np.testing.assert_allclose(
+    ours.values, theirs(folder, hypotheses, references, 192), atol=1e-4
   )
