@@ -120,7 +120,9 @@ class EstimatorModel(Regressor):
 
   Batch keys: 'hypothesis_tokens', 'source_tokens' and, where the estimator
   reads one, 'reference_tokens', int [batch, length] each, of lengths of their
-  own; 'ratings' [batch, outputs].
+  own; 'ratings' [batch, outputs]. Where 'ROLE_rows' int [batch] are given, the
+  tokens of that role are of distinct texts, in any number, of which these
+  choose (``training/documents.py``).
   """
 
   def __init__(self, config: heads.EstimatorConfig):
@@ -150,6 +152,10 @@ class EstimatorModel(Regressor):
     vectors = [
       heads.embed(params, self.config, batch[f'{role}_tokens'], key)
       for role, key in zip(roles, rngs[1:], strict=True)
+    ]
+    vectors = [
+      vector[batch[f'{role}_rows']] if f'{role}_rows' in batch else vector
+      for role, vector in zip(roles, vectors, strict=True)
     ]
     hypothesis, source, *rest = vectors
     reference = rest[0] if rest else None

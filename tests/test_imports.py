@@ -57,6 +57,7 @@ LEVELS: dict[int, list[str]] = {
     'models',
     'regressors',
     'training.inputs training.feeding training.bucketing training.texts'
+    ' training.documents'
     ' training.reports training.stopping',
     'checkpoints.weights checkpoints.layouts checkpoints.formats'
     ' checkpoints.folders checkpoints.selection checkpoints.safetensors_files'

@@ -93,28 +93,7 @@ class TextsDataset:
     self.batch_size = batch_size
     self.num_examples = self._rows.num_examples
     self._form = form
-    self._table = _open(Path(texts) / f'{form}.npy')
-    lengths = None
-    if form == 'tokens':
-      lengths = _open(Path(texts) / 'lengths.npy')
-    # Read once: which texts each role has, and how long they are.
-    whole = self._rows.examples(np.arange(self.num_examples))
-    self._roles = [role for role in ROLES if role in whole]
-    if self._roles[:2] != list(ROLES[:2]) or 'ratings' not in whole:
-      raise inputs.DatasetError(
-        f'{path}: hypothesis.npy, source.npy and ratings.npy are needed; '
-        f'found {sorted(whole)}'
-      )
-    self._lengths = {}
-    for role in self._roles:
-      used = np.unique(whole[role])
-      if used[0] < 0 or used[-1] >= len(self._table):
-        raise inputs.DatasetError(
-          f'{path}: {role}.npy names text {used[0]} to {used[-1]}; {texts} '
-          f'has {len(self._table)}'
-        )
-      if lengths is not None:
-        self._lengths[role] = int(lengths[used].max())
+    self._instances = Instances(path, texts, form)
 
   def examples(self, positions: np.ndarray) -> inputs.Batch:
     """Gathers instances; see `inputs.ArrayDataset.examples`."""
@@ -133,14 +112,66 @@ class TextsDataset:
     yield from map(self._with_texts, self._rows.epoch())
 
   def _with_texts(self, rows: inputs.Batch) -> inputs.Batch:
-    batch = {k: v for k, v in rows.items() if k not in self._roles}
-    kind = np.int32 if self._form == 'tokens' else np.float32
-    for role in self._roles:
-      texts = self._table[rows[role]]
-      if self._form == 'tokens':
-        texts = texts[:, : self._lengths[role]]
-      batch[f'{role}_{self._form}'] = np.asarray(texts, kind)
+    instances = self._instances
+    batch = {k: v for k, v in rows.items() if k not in instances.rows}
+    for role in instances.rows:
+      batch[f'{role}_{self._form}'] = instances.texts(role, rows[role])
     return batch
+
+
+class Instances:
+  """Instances and the table of their texts, opened and checked.
+
+  Attributes:
+    rows: int [N] for each role, numbers of texts.
+    ratings: float32 [N, outputs].
+  """
+
+  def __init__(
+    self,
+    path: str | os.PathLike[str],
+    texts: str | os.PathLike[str],
+    form: str = 'tokens',
+  ):
+    """Opens the arrays; see `TextsDataset`.
+
+    Raises:
+      inputs.DatasetError: Arrays are missing, or name texts that are not
+        there.
+    """
+    self._table = _open(Path(texts) / f'{form}.npy')
+    lengths = None
+    if form == 'tokens':
+      lengths = _open(Path(texts) / 'lengths.npy')
+    # Read once: which texts each role has, and how long they are.
+    count = inputs.ArrayDataset(path, 1).num_examples
+    whole = next(inputs.ArrayDataset(path, count, shuffle=False).epoch())
+    self.rows = {role: whole[role] for role in ROLES if role in whole}
+    if list(self.rows)[:2] != list(ROLES[:2]) or 'ratings' not in whole:
+      raise inputs.DatasetError(
+        f'{path}: hypothesis.npy, source.npy and ratings.npy are needed; '
+        f'found {sorted(whole)}'
+      )
+    self.ratings = whole['ratings']
+    self._kind = np.int32 if form == 'tokens' else np.float32
+    self._lengths: dict[str, int | None] = dict.fromkeys(self.rows)
+    for role, numbers in self.rows.items():
+      used = np.unique(numbers)
+      if used[0] < 0 or used[-1] >= len(self._table):
+        raise inputs.DatasetError(
+          f'{path}: {role}.npy names text {used[0]} to {used[-1]}; {texts} '
+          f'has {len(self._table)}'
+        )
+      if lengths is not None:
+        self._lengths[role] = int(lengths[used].max())
+
+  def texts(self, role: str, numbers: np.ndarray) -> np.ndarray:
+    """What stands for texts in a role: [n, ...], cut to its longest one."""
+    found = self._table[numbers]
+    length = self._lengths[role]
+    if length is not None:
+      found = found[:, :length]
+    return np.asarray(found, self._kind)
 
 
 def _open(file: Path) -> np.ndarray:
