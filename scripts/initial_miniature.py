@@ -38,6 +38,8 @@ from t5score_jax.nn.bert import BertConfig
 
 _SPECIAL = ('[PAD]', '[UNK]', '[CLS]', '[SEP]', '[MASK]')
 _CHUNK = 2000
+# Tokens of a text whose states are averaged.
+_LENGTH = 128
 
 
 def parser() -> argparse.ArgumentParser:
@@ -144,7 +146,8 @@ def mean_states(
   bundle: encoders.EncoderBundle, texts: Sequence[str], layer: int
 ) -> tuple[dict[str, np.ndarray], np.ndarray]:
   """The mean state of each piece, [width], and the mean of all tokens."""
-  encoder = encoding.TextEncoder(bundle, [layer], max_length=128)
+  length = min(_LENGTH, bundle.config.max_length)
+  encoder = encoding.TextEncoder(bundle, [layer], max_length=length)
   sums: dict[str, np.ndarray] = {}
   total = np.zeros(bundle.config.emb_dim)
   counts: collections.Counter[str] = collections.Counter()
@@ -173,7 +176,7 @@ def word_vectors(
   """
   means, centre = mean_states(bundle, texts, layer)
   absent = [p for p in pieces if p not in means]
-  alone = encoding.TextEncoder(bundle, [layer], max_length=16).states(
+  alone = encoding.TextEncoder(bundle, [layer]).states(
     [piece.removeprefix('##') for piece in absent]
   )
   for piece, one in zip(absent, alone, strict=True):
