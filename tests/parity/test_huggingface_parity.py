@@ -25,6 +25,7 @@ import t5score_jax  # noqa: E402
 from t5score_jax.checkpoints import (  # noqa: E402
   bundle,
   huggingface,
+  kinds,
   native,
   torch_files,
 )
@@ -36,7 +37,6 @@ from t5score_jax.data.vocab import (  # noqa: E402
   ByteVocabulary,
   SentencePieceVocabulary,
 )
-from t5score_jax.metrics import t5score  # noqa: E402
 
 pytestmark = pytest.mark.parity
 
@@ -260,7 +260,7 @@ def _models():
   return {
     'pieces': make_bundle(pieces, max_length=20, lowercase=True),
     'bytes': make_bundle(ByteVocabulary(), direction='recall'),
-    'embedded': bundle.load_bundle(t5score.model_folder('t5score-tiny')),
+    'embedded': bundle.load_bundle(kinds.folder('t5score-tiny')),
   }
 
 
@@ -328,7 +328,7 @@ def test_verbs_and_card_agree(tmp_path):
       cwd=tmp_path,
     ).stdout
 
-  model = t5score.model_folder('t5score-tiny')
+  model = kinds.folder('t5score-tiny')
   t5score_command('convert', '--to', 'hf', model, 'out')
   (tmp_path / 'r.txt').write_text(''.join(f'{t}\n' for t in _REFERENCES))
   (tmp_path / 't.txt').write_text(''.join(f'{t}\n' for t in _HYPOTHESES))

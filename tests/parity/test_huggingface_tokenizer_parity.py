@@ -18,6 +18,7 @@ from parity import hf_exports  # noqa: E402
 from t5score_jax.checkpoints import (  # noqa: E402
   bundle,
   huggingface,
+  kinds,
 )
 from t5score_jax.checkpoints.weights import (  # noqa: E402
   Options,
@@ -26,7 +27,6 @@ from t5score_jax.data.vocab import (  # noqa: E402
   ByteVocabulary,
   SentencePieceVocabulary,
 )
-from t5score_jax.metrics import t5score  # noqa: E402
 
 pytestmark = pytest.mark.parity
 
@@ -45,7 +45,7 @@ _VOCABULARIES = {
     hf_exports.trained(normalization_rule_name='nmt_nfkc_cf'), 100
   ),
   'embedded': lambda: (
-    bundle.load_bundle(t5score.model_folder('t5score-tiny')).vocabulary
+    bundle.load_bundle(kinds.folder('t5score-tiny')).vocabulary
   ),
   'bytes': ByteVocabulary,
   'bytes_bare': lambda: ByteVocabulary(0),
