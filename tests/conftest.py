@@ -5,6 +5,13 @@ import os
 import pathlib
 
 import pytest
+from hypothesis import settings
+
+# Developers meet new examples at every run; a check of a change must not fail
+# by chance, on an example which the change has nothing to do with.
+settings.register_profile('fresh', deadline=None)
+settings.register_profile('fixed', derandomize=True, deadline=None)
+settings.load_profile(os.environ.get('T5SCORE_HYPOTHESIS_PROFILE', 'fresh'))
 
 # Tests compile the same few tiny programs again and again; a developer's own
 # cache must neither help nor be filled by them.

@@ -109,7 +109,8 @@ def relayout(
   Values stay what they are. A position bias that the layers share is repeated
   for each scanned layer; scanned layers whose biases are equal to the last
   bit share one again, and others keep their own (`relative_attention_per_layer`
-  in the configuration): only these small arrays are read here.
+  in the configuration): only these small arrays are read here. Of one layer a
+  side, scanned or not, the bias counts as shared.
 
   Args:
     config: What `weights` are of.
