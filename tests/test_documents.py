@@ -2,6 +2,7 @@
 
 import dataclasses
 import itertools
+import shutil
 
 import jax
 import numpy as np
@@ -92,6 +93,33 @@ def test_each_text_stands_in_a_batch_once(folders):
     assert len(np.unique(tokens, axis=0)) == len(used)
 
 
+def test_texts_are_as_wide_as_the_batch_needs(folders):
+  rows, table = folders
+  tokens = np.load(table / 'tokens.npy')
+  widths = set()
+  for batch in documents.DocumentsDataset(rows, table, shuffle=False).epoch():
+    for role in texts.ROLES:
+      found = batch[f'{role}_tokens']
+      assert found.shape[1] in (WIDTH, 0.75 * WIDTH)
+      for row in found:
+        whole = np.pad(row, (0, WIDTH - len(row)))
+        assert (tokens == whole).all(axis=1).any()
+      widths.add(found.shape[1])
+  assert len(widths) > 1
+
+
+def test_systems_come_with_their_instances(folders, tmp_path):
+  rows = shutil.copytree(folders[0], tmp_path / 'rows')
+  systems = np.load(rows / 'hypothesis.npy') + 5
+  np.save(rows / 'system.npy', systems)
+  table = np.load(folders[1] / 'tokens.npy')
+  for batch in documents.DocumentsDataset(rows, folders[1], 2, seed=1).epoch():
+    used = ~np.isnan(batch['ratings'][:, 0])
+    tokens = batch['hypothesis_tokens'][batch['hypothesis_rows']]
+    expected = table[batch['system'][used] - 5, : tokens.shape[1]]
+    np.testing.assert_array_equal(tokens[used], expected)
+
+
 def test_correlation_is_that_of_single_instances(folders, model):
   params = model.init(jax.random.key(1))
   numbers = [
@@ -133,7 +161,10 @@ def test_order_is_that_of_the_seed_and_goes_on(folders):
   ):
     np.testing.assert_array_equal(a['source_tokens'], b['source_tokens'])
   # Ten steps of two are four epochs of five documents.
-  seen = np.concatenate([b['source_tokens'] for b in batches])
+  sources = [b['source_tokens'] for b in batches]
+  seen = np.concatenate(
+    [np.pad(s, ((0, 0), (0, WIDTH - s.shape[1]))) for s in sources]
+  )
   for epoch in seen.reshape(4, 5, -1):
     assert len(np.unique(epoch, axis=0)) == 5
 

@@ -42,7 +42,10 @@ def test_every_reference_and_every_judgment_is_an_instance():
     'source',
     'reference',
     'ratings',
+    'system',
   }
+  assert found.system.tolist() == [0, 0, 0, 0, 1, 1, 0]
+  assert chosen.system.tolist() == [0, 0, 0]
 
 
 def test_without_references_a_judgment_is_one_instance():

@@ -75,11 +75,33 @@ def test_pearson_over_groups_and_several_datasets(tmp_path):
   assert set(found) == {'pearson', 'mse'}
 
 
+def test_kendall_of_systems_means_is_scipys(tmp_path):
+  """Of all instances that were rated in a dimension, whatever its other."""
+  x, ratings = _numbers(12)
+  systems = np.array([3, 3, 1, 1, 1, 8, 8, 2, 2, 2, 2, 8], np.int32)
+  dataset = _dataset(tmp_path, x=x, ratings=ratings, system=systems)
+  found = regression.PearsonEvaluator(_Echo(), dataset).evaluate(
+    jnp.float32(1.0)
+  )
+  each = []
+  for n in range(2):
+    rated = ~np.isnan(ratings[:, n])
+    means = [
+      [values[rated & (systems == s), n].mean() for s in (1, 2, 3, 8)]
+      for values in (x, ratings)
+    ]
+    each.append(scipy.stats.kendalltau(*means)[0])
+  assert found['system_kendall'] == pytest.approx(np.mean(each), abs=1e-9)
+  assert each[0] != each[1]
+
+
 def test_constant_predictions_have_no_correlation(tmp_path):
   x, ratings = _numbers()
   ratings[:, 1] = np.nan
-  dataset = _dataset(tmp_path, x=x, ratings=ratings)
+  systems = np.arange(10) % 3
+  dataset = _dataset(tmp_path, x=x, ratings=ratings, system=systems)
   evaluator = regression.PearsonEvaluator(_Echo(), dataset)
   found = evaluator.evaluate(jnp.float32(0.0))
   assert found['pearson'] == found['output_0'] == found['output_1'] == 0
+  assert found['system_kendall'] == 0
   assert found['mse'] == pytest.approx(np.nanmean(ratings**2))

@@ -64,6 +64,8 @@ class Instances:
     reference: Likewise; None where none is read.
     ratings: float32 [N, D], NaN where a dimension was not rated.
     record: The record that each comes from, int32 [N], ascending.
+    system: Numbers of the systems in the order of their names, int32 [N]; None
+      where a record has none.
   """
 
   hypothesis: np.ndarray
@@ -71,6 +73,7 @@ class Instances:
   reference: np.ndarray | None
   ratings: np.ndarray
   record: np.ndarray
+  system: np.ndarray | None = None
 
   def __len__(self) -> int:
     return len(self.hypothesis)
@@ -96,6 +99,8 @@ class Instances:
     }
     if self.reference is not None:
       found['reference'] = self.reference
+    if self.system is not None:
+      found['system'] = self.system
     return found
 
   def _rows(self, rows: np.ndarray) -> Instances:
@@ -105,6 +110,7 @@ class Instances:
       None if self.reference is None else self.reference[rows],
       self.ratings[rows],
       self.record[rows],
+      None if self.system is None else self.system[rows],
     )
 
 
@@ -147,12 +153,18 @@ def build(
       rows.append((hypothesis, source, number, n))
       values.append(found)
   columns = np.array(rows, np.int32).reshape(-1, 4).T
+  systems = None
+  if all(segment.system is not None for segment in segments):
+    names = np.array([str(segment.system) for segment in segments], object)
+    numbers = np.unique(names, return_inverse=True)[1].astype(np.int32)
+    systems = numbers[columns[3]]
   return Instances(
     columns[0],
     columns[1],
     columns[2] if reference else None,
     np.array(values, np.float32).reshape(len(values), len(ratings)),
     columns[3],
+    systems,
   )
 
 

@@ -54,8 +54,10 @@ class DocumentsDataset:
   Arrays are those of `texts.TextsDataset`. A batch has, for each role,
   `ROLE_tokens` int32 [documents * texts, length] and `ROLE_rows` int32
   [documents * instances], the text of each instance; and `ratings` float32
-  [documents * instances, outputs], NaN where there is no instance. `texts` and
-  `instances` are those of the largest document.
+  [documents * instances, outputs], NaN where there is no instance; and,
+  where the arrays have it, `system` int32 [documents * instances]. `texts` and
+  `instances` are those of the largest document, `length` is that of the longest
+  text, or three quarters of it where that suffices.
 
   Attributes:
     batch_size: Places for instances in a batch over all processes.
@@ -107,7 +109,7 @@ class DocumentsDataset:
     """See `inputs.Dataset`; a process has the texts of its documents."""
     own = share.rows(self._documents)
     for step in itertools.count(start_step):
-      places = step * self._documents + own
+      places = step * self._documents + np.arange(self._documents)
       epochs, offsets = np.divmod(places, self.num_documents)
       chosen = [
         int(self._order(epoch)[offset])
@@ -127,33 +129,41 @@ class DocumentsDataset:
     generator = np.random.default_rng([self._seed, epoch])
     return generator.permutation(self.num_documents)
 
-  def _batch(self, chosen: Sequence[int], own: np.ndarray) -> inputs.Batch:
+  def _batch(self, everything: Sequence[int], own: np.ndarray) -> inputs.Batch:
     """The texts and instances of documents.
 
     Args:
-      chosen: The documents.
-      own: Their places in the whole batch, which all processes make; the last
-        may stay empty.
+      everything: The documents of the whole batch, which all processes make;
+        perhaps fewer than there are places.
+      own: The places of this process.
     """
     arrays = self._arrays
     count = len(own)
     size = count * self._instances
+    chosen = [everything[place] for place in own if place < len(everything)]
     ratings = np.full((size, arrays.ratings.shape[1]), np.nan, np.float32)
     batch: inputs.Batch = {'ratings': ratings}
+    if arrays.system is not None:
+      batch[text_arrays.SYSTEM_KEY] = np.zeros(size, np.int32)
     for n, document in enumerate(chosen):
       members = self._members[document]
-      start = n * self._instances
-      ratings[start : start + len(members)] = arrays.ratings[members]
+      part = slice(n * self._instances, n * self._instances + len(members))
+      ratings[part] = arrays.ratings[members]
+      if arrays.system is not None:
+        batch[text_arrays.SYSTEM_KEY][part] = arrays.system[members]
+    whole = np.concatenate([self._members[document] for document in everything])
     for role, numbers in arrays.rows.items():
       places = self._places[role]
+      width = arrays.width(role, numbers[whole])
       # Empty places hold a text as well: one of padding alone has no mean.
-      tokens = np.repeat(arrays.texts(role, numbers[:1]), count * places, 0)
+      filling = arrays.texts(role, numbers[whole[:1]], width)
+      tokens = np.repeat(filling, count * places, 0)
       rows = np.full(size, own[0] * places, np.int32)
       for n, document in enumerate(chosen):
         members = self._members[document]
         used, local = np.unique(numbers[members], return_inverse=True)
         start = n * places
-        tokens[start : start + len(used)] = arrays.texts(role, used)
+        tokens[start : start + len(used)] = arrays.texts(role, used, width)
         part = slice(n * self._instances, n * self._instances + len(members))
         rows[part] = own[n] * places + local.reshape(-1)
       batch[f'{role}_tokens'] = tokens

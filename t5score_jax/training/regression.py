@@ -7,14 +7,14 @@ scoring of texts (`metrics/`).
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import jax
 import numpy as np
 
 from t5score_jax import processes, regressors
 from t5score_jax.evaluation import correlation
-from t5score_jax.training import evaluators, inputs
+from t5score_jax.training import evaluators, inputs, texts
 
 PyTree = Any
 # Of examples that are correlated apart, such as language pairs.
@@ -30,13 +30,33 @@ class Epochs(Protocol):
     """Yields every example once, the last batch short."""
 
 
+class Judged(NamedTuple):
+  """Outputs and people's ratings of N held-out examples.
+
+  Attributes:
+    predicted: float64 [N, outputs].
+    rated: float64 [N, outputs], NaN where not rated.
+    groups: int [N], what is correlated apart.
+    systems: int [N], -1 where nobody says.
+  """
+
+  predicted: np.ndarray
+  rated: np.ndarray
+  groups: np.ndarray
+  systems: np.ndarray
+
+
 class PearsonEvaluator:
-  """Pearson's correlation of each output with the ratings of held-out data.
+  """Correlations of each output with the ratings of held-out data.
 
   Gives 'pearson', the mean over outputs, each with its name where there are
   several, and 'mse'. With an array 'groups' int [N] in the data, correlations
-  are means over the groups. A correlation that is not defined (an output, or
-  all ratings, constant) counts as 0.
+  are means over the groups. With an array 'system' int [N] it gives
+  'system_kendall', Kendall's tau of systems' means with people's, the mean over
+  outputs: what a metric that ranks systems is asked for, and not what
+  Pearson's correlation prefers, which punishes an error of one output that
+  means take away. A correlation that is not defined (an output, or all
+  ratings, constant) counts as 0.
   """
 
   def __init__(
@@ -63,16 +83,15 @@ class PearsonEvaluator:
     self._outputs = tuple(outputs)
     self._predict = jax.jit(lambda p, batch: model.predict(p, batch))
 
-  def predictions(
-    self, params: PyTree
-  ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Predictions and ratings [N, outputs], groups [N], float64 and int."""
-    found: list[tuple[np.ndarray, ...]] = []
+  def predictions(self, params: PyTree) -> Judged:
+    """Predictions beside ratings, of all held-out data."""
+    found: list[Judged] = []
     for dataset in self._datasets:
       for batch in dataset.epoch():
         ratings = np.asarray(batch.pop('ratings'), np.float64)
         rows = len(ratings)
         groups = batch.pop(GROUPS_KEY, np.zeros(rows, np.int32))
+        systems = batch.pop(texts.SYSTEM_KEY, np.full(rows, -1, np.int32))
         # One shape, so that one program serves the last batch too.
         padded = {
           key: np.concatenate(
@@ -83,13 +102,12 @@ class PearsonEvaluator:
         placed = evaluators.beside(params, padded)
         result = processes.local_copy(self._predict(params, placed))
         values = np.asarray(result, np.float64)[:rows]
-        found.append((values, ratings.reshape(rows, -1), groups))
-    predicted, rated, groups = map(np.concatenate, zip(*found, strict=True))
-    return predicted, rated, groups
+        found.append(Judged(values, ratings.reshape(rows, -1), groups, systems))
+    return Judged(*map(np.concatenate, zip(*found, strict=True)))
 
   def evaluate(self, params: PyTree) -> Mapping[str, float]:
     """See the class."""
-    predicted, rated, groups = self.predictions(params)
+    predicted, rated, groups, systems = self.predictions(params)
     width = predicted.shape[1]
     names = self._outputs or tuple(f'output_{n}' for n in range(width))
     by_output = {
@@ -100,6 +118,8 @@ class PearsonEvaluator:
       'pearson': float(np.mean(list(by_output.values()))),
       'mse': float(np.nanmean((predicted - rated) ** 2)),
     }
+    if (systems >= 0).all():
+      numbers['system_kendall'] = _system_kendall(predicted, rated, systems)
     return numbers if width == 1 else {**numbers, **by_output}
 
 
@@ -114,4 +134,23 @@ def _pearson(
       values.append(0.0)
     else:
       values.append(float(correlation.pearson(x, y)))
+  return float(np.mean(values))
+
+
+def _system_kendall(
+  predicted: np.ndarray, rated: np.ndarray, systems: np.ndarray
+) -> float:
+  """Mean over outputs of Kendall's tau-b of systems' means."""
+  values = []
+  for prediction, rating in zip(predicted.T, rated.T, strict=True):
+    chosen = ~np.isnan(rating)
+    _, owner = np.unique(systems[chosen], return_inverse=True)
+    x, y = (
+      np.bincount(owner, column[chosen]) / np.bincount(owner)
+      for column in (prediction, rating)
+    )
+    if len(x) < 2 or np.ptp(x) == 0 or np.ptp(y) == 0:
+      values.append(0.0)
+    else:
+      values.append(float(correlation.kendall(x, y)))
   return float(np.mean(values))

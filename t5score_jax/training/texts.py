@@ -21,6 +21,8 @@ from t5score_jax.training import inputs, shares
 
 ROLES = ('hypothesis', 'source', 'reference')
 FORMS = ('tokens', 'vectors')
+# Of instances: the number of the system whose output is rated.
+SYSTEM_KEY = 'system'
 
 
 def steps(
@@ -52,7 +54,8 @@ class TextsDataset:
   """A folder of instances beside a folder of texts.
 
   `PATH/hypothesis.npy`, `source.npy` and perhaps `reference.npy` hold int [N],
-  numbers of texts; `ratings.npy` float [N, outputs], NaN where not rated.
+  numbers of texts; `ratings.npy` float [N, outputs], NaN where not rated; other
+  arrays, such as `system.npy`, go into the batches as they are.
   `TEXTS/tokens.npy` holds int [T, length], padded at the end, with
   `TEXTS/lengths.npy` int [T]; or `TEXTS/vectors.npy` float [T, layers,
   emb_dim].
@@ -125,6 +128,7 @@ class Instances:
   Attributes:
     rows: int [N] for each role, numbers of texts.
     ratings: float32 [N, outputs].
+    system: int [N], whose output it is; None where nobody says.
   """
 
   def __init__(
@@ -140,9 +144,9 @@ class Instances:
         there.
     """
     self._table = _open(Path(texts) / f'{form}.npy')
-    lengths = None
+    self._lengths: np.ndarray | None = None
     if form == 'tokens':
-      lengths = _open(Path(texts) / 'lengths.npy')
+      self._lengths = _open(Path(texts) / 'lengths.npy')
     # Read once: which texts each role has, and how long they are.
     count = inputs.ArrayDataset(path, 1).num_examples
     whole = next(inputs.ArrayDataset(path, count, shuffle=False).epoch())
@@ -153,8 +157,9 @@ class Instances:
         f'found {sorted(whole)}'
       )
     self.ratings = whole['ratings']
+    self.system: np.ndarray | None = whole.get(SYSTEM_KEY)
     self._kind = np.int32 if form == 'tokens' else np.float32
-    self._lengths: dict[str, int | None] = dict.fromkeys(self.rows)
+    self._longest: dict[str, int | None] = dict.fromkeys(self.rows)
     for role, numbers in self.rows.items():
       used = np.unique(numbers)
       if used[0] < 0 or used[-1] >= len(self._table):
@@ -162,16 +167,40 @@ class Instances:
           f'{path}: {role}.npy names text {used[0]} to {used[-1]}; {texts} '
           f'has {len(self._table)}'
         )
-      if lengths is not None:
-        self._lengths[role] = int(lengths[used].max())
+      if self._lengths is not None:
+        self._longest[role] = int(self._lengths[used].max())
 
-  def texts(self, role: str, numbers: np.ndarray) -> np.ndarray:
-    """What stands for texts in a role: [n, ...], cut to its longest one."""
+  def texts(
+    self, role: str, numbers: np.ndarray, width: int | None = None
+  ) -> np.ndarray:
+    """What stands for texts in a role: [n, ...].
+
+    Args:
+      role: The role.
+      numbers: The texts.
+      width: Of tokens; as long as the role's longest text by default.
+    """
     found = self._table[numbers]
-    length = self._lengths[role]
-    if length is not None:
-      found = found[:, :length]
+    width = width or self._longest[role]
+    if width is not None:
+      found = found[:, :width]
     return np.asarray(found, self._kind)
+
+  def width(self, role: str, numbers: np.ndarray) -> int:
+    """A width that holds some texts as tokens.
+
+    There are two: of the role's longest text, and three quarters of it. An XLA
+    program belongs to each, and batches that hold every text of a document
+    rarely need less.
+
+    Args:
+      role: The role.
+      numbers: The texts.
+    """
+    longest = self._longest[role]
+    assert self._lengths is not None and longest is not None
+    short = -(-3 * longest // 4)
+    return short if int(self._lengths[numbers].max()) <= short else longest
 
 
 def _open(file: Path) -> np.ndarray:
