@@ -1,5 +1,7 @@
 """BERTScore and MoverScore: NumPy and linear programming, edge cases."""
 
+import gzip
+import hashlib
 import json
 
 import numpy as np
@@ -89,6 +91,26 @@ def test_bertscore_by_numpy(folder, layer, idf):
   np.testing.assert_allclose(found.components['recall'], want[:, 1], atol=1e-5)
   np.testing.assert_allclose(found.values, want[:, 2], atol=1e-5)
   assert f'layer:{layer}|idf:{idf}' in found.signature
+
+
+@pytest.mark.parametrize('name', ['bertscore', 'moverscore'])
+def test_signatures_tell_corpora_apart(folder, tmp_path, name):
+  """By their lines: a copy is the same, compressed too; an edited one not."""
+
+  def idf(path):
+    metric = base.load_metric(name, model=folder, idf=str(path))
+    (part,) = [p for p in metric.signature().split('|') if p[:4] == 'idf:']
+    return part.split('@')
+
+  lines = '\n'.join(REFERENCES) + '\n'
+  plain, packed = tmp_path / 'corpus.txt', tmp_path / 'corpus.txt.gz'
+  plain.write_text(lines, 'utf-8')
+  packed.write_bytes(gzip.compress(lines.encode()))
+  digest = hashlib.sha256(lines.encode()).hexdigest()[:12]
+  assert idf(plain) == ['idf:corpus.txt', digest]
+  assert idf(packed) == ['idf:corpus.txt.gz', digest]
+  plain.write_text(lines + 'one more\n', 'utf-8')
+  assert idf(plain)[1] != digest
 
 
 def test_bertscore_of_a_text_with_itself_is_one(folder):

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import collections
 import dataclasses
+import functools
+import hashlib
 import math
 import os
 import weakref
@@ -212,10 +214,27 @@ def load(
 
 
 def idf_name(setting: str) -> str:
-  """An ``idf`` option for a signature: the word, or the file's name."""
+  """An ``idf`` option for a signature.
+
+  Returns:
+    The word; of a file its name and twelve digits of a SHA-256 of its lines,
+    whether or not it is compressed, as in 'corpus.txt.gz@1b4f0e985197'.
+  """
   if setting in (IDF_NONE, IDF_REFERENCES):
     return setting
-  return Path(setting).name
+  state = os.stat(setting)
+  digest = _lines_digest(setting, state.st_size, state.st_mtime_ns)
+  return f'{Path(setting).name}@{digest}'
+
+
+@functools.lru_cache(maxsize=64)
+def _lines_digest(path: str, size: int, changed: int) -> str:
+  """A digest of a file's lines; size and time tell when it is another."""
+  del size, changed
+  digest = hashlib.sha256()
+  for line in files.read_lines(path):
+    digest.update(line.encode('utf-8', 'surrogatepass') + b'\n')
+  return digest.hexdigest()[:12]
 
 
 def identity(name: object, model: Any) -> dict[str, str]:
