@@ -67,6 +67,11 @@ def test_ensemble_scores_a_table(table, tmp_path, capsys):
     )
   code, _, err = _run(capsys, 'ensemble', board, '--version', '9')
   assert code == 1 and 'no version 9' in err
+  before = table.read_bytes()
+  code, _, err = _run(
+    capsys, 'ensemble', board, '--scores-table', table, '-o', table
+  )
+  assert code == 2 and 'is an input too' in err and table.read_bytes() == before
 
 
 def test_the_whole_way(table, tmp_path, capsys):

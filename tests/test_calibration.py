@@ -209,6 +209,14 @@ def test_the_two_verbs(tmp_path, capsys, judged):
   assert np.sqrt(np.mean(error**2)) < 6
 
 
+def test_the_ratings_are_not_overwritten(capsys, judged):
+  before = judged.read_bytes()
+  words = ['calibrate', '-m', 'chrf', '--human', 'da', '--input', str(judged)]
+  assert cli.main([*words, '-o', str(judged)]) == 2
+  assert 'is an input too' in capsys.readouterr().err
+  assert judged.read_bytes() == before
+
+
 @pytest.mark.parametrize(
   ('arguments', 'code', 'words'),
   [

@@ -232,6 +232,9 @@ def test_missing_segments_stop_unless_intersected(folder, capsys):
     (['two.tsv', 'one.tsv'], 1, 'is in'),
     (['-t', 'base.txt', '-m', 'chrf'], 1, 'exactly'),
     (['nowhere.tsv'], 1, 'nowhere.tsv'),
+    (['n=one.tsv', 'two.tsv', '-o', 'one.tsv'], 2, 'is an input too'),
+    (['-t', 'n=base.txt', '-m', 'chrf', '-o', 'base.txt'], 2, 'is an input'),
+    (['two.tsv', '-o', 'none/x'], 1, 'no folder'),
   ],
 )
 def test_what_is_wrong_is_said(

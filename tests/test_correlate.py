@@ -264,3 +264,14 @@ def test_a_file_for_each_language_pair(folder, inputs, capsys):
   twice = f'good={folder / "good.jsonl.gz"}'
   said = problem(capsys, *rest, twice, *options)
   assert 'good.jsonl.gz, line 1' in said and 'too; name one of them' in said
+
+
+def test_an_output_that_is_an_input_is_refused(folder, inputs, capsys):
+  path = folder / 'good.jsonl.gz'
+  before = path.read_bytes()
+  assert run(*inputs, '-o', path) == 2
+  assert f'-o {path}: is an input too' in capsys.readouterr().err
+  (folder / 'link.png').symlink_to(path)
+  assert run(*inputs, '--plot', folder / 'link.png') == 2
+  assert '--plot' in capsys.readouterr().err
+  assert path.read_bytes() == before

@@ -344,6 +344,11 @@ def test_long_articles_in_windows(place, base, capsys):
     (['--gin.ENCODER_PATH="nowhere"', '--work', 'e8'], 1, 'nowhere'),
     (['--also', 'coherence', '--work', 'e9'], 2, 'a rating and a file'),
     (['--gin.EPOCH=3', '--work', 'e10'], 2, 'did you mean EPOCHS'),
+    (['-o', 'nowhere/o.jsonl', '--work', 'e11'], 1, 'no folder .*nowhere'),
+    (['-o', 'o.xml', '--work', 'e12'], 2, '-o o.xml: the name ends neither'),
+    (['-o', 'rated.jsonl', '--work', 'e13'], 2, 'is an input too'),
+    (['--also', 'fluency', 'other.jsonl', '-o', 'other.jsonl', '--work', 'e14'],
+     2, 'other.jsonl: is an input too'),
     (['--work', '.'], 2, 'is not empty'),
   ],
 )  # fmt: skip

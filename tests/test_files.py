@@ -4,6 +4,7 @@ import gzip
 import io
 import json
 import os
+import pathlib
 import pickle
 import stat
 import sys
@@ -133,6 +134,18 @@ def test_a_missing_file_is_an_os_error(folder):
 
 
 # Writing.
+
+
+def test_an_output_that_is_an_input_is_found(folder):
+  for name in 'abc':
+    put(name, b'x')
+  pathlib.Path('soft').symlink_to('a')
+  pathlib.Path('hard').hardlink_to('a')
+  for output in ('a', './a', 'soft', 'hard', folder / 'a'):
+    with pytest.raises(files.OverwriteError, match='--plot .*is an input too'):
+      files.check_not_input(output, ['b', None, 7, 'a'], '--plot')
+  for output in ('c', 'new', '-', os.devnull, '.'):
+    files.check_not_input(output, ['a', 'b', '-', os.devnull, 'absent', '.'])
 
 
 def test_what_fails_leaves_the_old_file_and_nothing_else(folder):

@@ -211,6 +211,7 @@ def test_nothing_gives_nothing(run, folder):
     (['--num-partitions', '3'], 1, 'does not divide the'),
     (['--gin_file', 'x.gin'], 2, '--model is for files'),
     (_score('--targets', 'short.txt'), 1, 'short.txt, line 2: the file ends'),
+    (_score('--targets', 'short.txt', '-o', 'short.txt'), 2, 'is an input too'),
     (['--process_count', '2'], 2, '--coordinator_address'),
   ],
 )

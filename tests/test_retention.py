@@ -267,6 +267,15 @@ def test_errors_say_what_to_do(judged, arguments, code, message, capsys):
   assert message in err and err.count('\n') == 1
 
 
+def test_an_output_that_is_an_input_is_refused(judged, tmp_path, capsys):
+  before = judged.read_bytes()
+  assert _run(judged, '--teacher', 'chrf', '-o', judged) == 2
+  (tmp_path / 'link.svg').symlink_to(judged)
+  assert _run(judged, '--teacher', 'chrf', '--plot', tmp_path / 'link.svg') == 2
+  assert capsys.readouterr().err.count('is an input too') == 2
+  assert judged.read_bytes() == before
+
+
 def test_no_rating_is_an_error(judged, tmp_path, capsys):
   records.write_records(tmp_path / 'a.jsonl', [Segment('x', references=('y',))])
   code = cli.main(

@@ -343,10 +343,18 @@ def test_errors_say_what_and_leave_nothing(run, folder, arguments, message):
     ('-t A.txt --option dtype=x', '--option dtype: give --dtype'),
     ('-m chrf -t A.txt -r ref.txt --option worder=2', "no option 'worder'"),
     ('-t A.txt --source-based --direction ref_src', 'never --source-based'),
+    ('-t A.txt -r ref.txt -o A.txt', '-o A.txt: is an input too'),
+    ('-t x=A.txt -r ref.txt -o ./A.txt', '-o ./A.txt: is an input too (A.txt)'),
+    ('-t A.txt -r B.txt ref.txt -o ref.txt', '-o ref.txt: is an input too'),
+    ('-t A.txt -s src.txt -o src.txt', '-o src.txt: is an input too'),
+    ('--input ref.txt -o ref.txt', '-o ref.txt: is an input too'),
+    ('-m bertscore --option idf=B.txt -t A.txt -r ref.txt -o B.txt', 'B.txt'),
   ],
 )
-def test_contradictions_are_usage_errors(run, arguments, message):
+def test_contradictions_are_usage_errors(run, folder, arguments, message):
+  before = {path: path.read_bytes() for path in folder.iterdir()}
   assert message in _fails(run, *arguments.split(), code=2)
+  assert {path: path.read_bytes() for path in folder.iterdir()} == before
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from t5score_jax.commands import _board_parser
+from t5score_jax.data import files
 
 _RANK = """
 Ranks metrics by their correlation with human ratings, and generators by the
@@ -290,6 +291,7 @@ def _table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
 def _ensemble(args: argparse.Namespace) -> None:
   from t5score_jax.leaderboard import renewal, store
 
+  files.check_not_input(args.output, [args.input, args.scores_table])
   with store.Store(args.board) as board:
     value = renewal.current(board)
     versions = board.versions()

@@ -17,6 +17,8 @@ from t5score_jax.commands import (
   _board_site,
 )
 
+from t5score_jax.data import files
+
 SUMMARY = 'bidimensional leaderboards: generators and metrics compete'
 
 _DESCRIPTION = """
@@ -82,6 +84,9 @@ def run(args: argparse.Namespace) -> int:
       file=sys.stderr,
     )
     return 1
+  except files.OverwriteError as error:
+    print(f't5score board {args.subcommand}: {error}', file=sys.stderr)
+    return 2
   except (ValueError, OSError) as error:
     print(f't5score board {args.subcommand}: {error}', file=sys.stderr)
     return 1

@@ -141,7 +141,7 @@ def _output(args: argparse.Namespace, options: Mapping[str, Any]) -> Path:
     if folder is None:
       raise score.UsageError('the metric has no folder: give -o OUT')
     path = folder / calibrations.FILE
-  score.check_writable(str(path))
+  score.check_writable(str(path), [args.input, args.model, *options.values()])
   return path
 
 

@@ -146,6 +146,7 @@ def run(args: argparse.Namespace) -> int:
       raise score_verb.UsageError(
         'give score files, or texts: -t HYP..., or --input FILE'
       )
+    _check_output(args)
     named, notes = _from_texts(args) if texts else _from_scores(args)
     found = {
       pair: system_tests.compare(
@@ -174,6 +175,14 @@ def run(args: argparse.Namespace) -> int:
     print(f't5score compare: {error}', file=sys.stderr)
     return 1
   return 0
+
+
+def _check_output(args: argparse.Namespace) -> None:
+  """Raises before the work what would be raised after it."""
+  texts = [*args.hypotheses, *args.references, args.source, args.input]
+  named = [path for _, path in _score_files.split_files(args.files)]
+  systems = [path for _, path in _score_files.split_files(args.hypotheses)]
+  score_verb.check_writable(args.output, [*texts, *named, *systems])
 
 
 def _against(

@@ -102,13 +102,25 @@ def run(args: argparse.Namespace) -> int:
     if args.plot:
       plots.format_of(args.plot)
       plots.check_available()
+    _check_outputs(args)
     text = _measure(args)
     with files.write_atomically(args.output) as out:
       out.write(text + '\n')
+  except files.OverwriteError as error:
+    print(f't5score correlate: {error}', file=sys.stderr)
+    return 2
   except (ValueError, OSError) as error:
     print(f't5score correlate: {error}', file=sys.stderr)
     return 1
   return 0
+
+
+def _check_outputs(args: argparse.Namespace) -> None:
+  """Finds out before the work whether an output would destroy an input."""
+  named = [path for _, path in _score_files.split_files(args.files)]
+  for flag, output in (('-o', args.output), ('--plot', args.plot)):
+    if output:
+      files.check_not_input(output, [*named, args.pairs], flag)
 
 
 def _measure(args: argparse.Namespace) -> str:

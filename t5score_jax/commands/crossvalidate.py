@@ -15,8 +15,15 @@ from typing import Any
 
 import numpy as np
 
-from t5score_jax.commands import _gin, _record_files, _score_files, train
+from t5score_jax.commands import (
+  _gin,
+  _record_files,
+  _score_files,
+  score,
+  train,
+)
 from t5score_jax.data import records
+from t5score_jax.data import tables as data_tables
 from t5score_jax.evaluation import dimensions, tables
 
 SUMMARY = 'train an estimator in folds and judge every document by another'
@@ -195,6 +202,7 @@ def _run(args: argparse.Namespace, crossvalidation: Any) -> str:
     raise UsageError(str(error)) from error
   if len({name for name, *_ in others}) < len(others):
     raise UsageError('--also: two files of one name; rename one')
+  _check_output(args.output, [source, *(file for *_, file in others)])
   say = _silence if args.quiet else _say
   segments = list(source.segments(ratings))
   # Before the work rather than after it.
@@ -216,6 +224,21 @@ def _run(args: argparse.Namespace, crossvalidation: Any) -> str:
     _write_folds(path, seen, validation.encoding.config.outputs)
     blocks.append(_render_also(args, validation, seen, name, rating))
   return '\n\n'.join(blocks)
+
+
+def _check_output(
+  path: str, inputs: Sequence[_record_files.RecordFile]
+) -> None:
+  """Raises before the training what would be raised after it."""
+  try:
+    score.check_writable(path, [file.path for file in inputs])
+  except score.UsageError as error:
+    raise UsageError(str(error)) from error
+  if data_tables.format_of(path) is None:
+    raise UsageError(
+      f'-o {path}: the name ends neither in .jsonl nor in .tsv (nor these with '
+      '.gz), so that no format is named'
+    )
 
 
 def _say(line: str) -> None:

@@ -136,7 +136,7 @@ def _run(args: argparse.Namespace) -> int:
   try:
     check(args)
     if args.output:
-      score.check_writable(args.output)
+      score.check_writable(args.output, [args.inputs, args.targets])
     _Reporter(args.quiet).report(
       _from_gin(args) if args.gin_file else _from_files(args)
     )

@@ -229,11 +229,13 @@ def run(args: argparse.Namespace) -> int:
       inputs = [_record_files.parse(words, '--input') for words in args.input]
     except ValueError as error:
       raise score.UsageError(str(error)) from error
+    read: list[object] = [file.path for file in inputs]
+    read += [value for spec in specs for value in spec.options.values()]
     if args.plot:
       plots.format_of(args.plot)
       plots.check_available()
-      score.check_writable(args.plot)
-    score.check_writable(args.output)
+      score.check_writable(args.plot, read, '--plot')
+    score.check_writable(args.output, read)
     report, notes = _measure(args, specs, inputs)
     if args.plot:
       plots.save(plots.sizes(report), args.plot)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from t5score_jax import calibration as calibrations
@@ -24,7 +24,7 @@ from t5score_jax.commands._metric_arguments import (
   metric_options,
   model_folder,
 )
-from t5score_jax.data import records, tables
+from t5score_jax.data import files, records, tables
 from t5score_jax.data.records import Segment
 from t5score_jax.metrics import base
 
@@ -158,7 +158,7 @@ def _run(args: argparse.Namespace) -> int:
     options = metric_options(args)
     if processes.count() > 1:
       options['spread'] = True
-    check_writable(args.output)
+    check_writable(args.output, [*_inputs(args), *options.values()])
     segments = read_segments(args)
     metric = load(args.model, options, args.metric)
     calibration = _calibration(args, options)
@@ -234,10 +234,26 @@ def _checked_format(args: argparse.Namespace) -> str:
   return format
 
 
-def check_writable(path: str) -> None:
-  """Finds out before the work rather than after it."""
+def check_writable(
+  path: str, inputs: Iterable[object] = (), flag: str = '-o'
+) -> None:
+  """Finds out before the work rather than after it.
+
+  Args:
+    path: Where something is to be written; `-` is standard output.
+    inputs: What is read, as for `files.check_not_input`.
+    flag: Of the output, for the message.
+
+  Raises:
+    UsageError: The output is an input too.
+    OSError: It can't be written.
+  """
   if path == '-':
     return
+  try:
+    files.check_not_input(path, inputs, flag)
+  except files.OverwriteError as error:
+    raise UsageError(str(error)) from error
   folder = os.path.dirname(os.path.realpath(path))
   if os.path.isdir(path):
     raise IsADirectoryError(f'cannot write {path}: it is a folder')
@@ -247,6 +263,13 @@ def check_writable(path: str) -> None:
     )
   if not os.access(path if os.path.exists(path) else folder, os.W_OK):
     raise PermissionError(f'cannot write {path}: permission denied')
+
+
+def _inputs(args: argparse.Namespace) -> list[str | None]:
+  """The files that the command line names to be read."""
+  hypotheses = _systems(args.hypotheses).values()
+  others = args.source, args.input, args.calibration, args.model
+  return [*hypotheses, *args.references, *others]
 
 
 def read_segments(args: argparse.Namespace) -> list[Segment]:

@@ -63,6 +63,10 @@ class RecordError(ValueError):
     super().__init__(f'{", ".join(place)}: {problem}' if place else problem)
 
 
+class OverwriteError(ValueError):
+  """An output is one of the inputs too, which would be lost."""
+
+
 @contextlib.contextmanager
 def open_text(path: str | os.PathLike[str]) -> Iterator[Iterator[str]]:
   r"""Opens a text file for reading, as an iterator over its lines.
@@ -215,6 +219,34 @@ def write_atomically(
     with contextlib.suppress(OSError):
       os.unlink(partial)
     raise
+
+
+def check_not_input(
+  output: str | os.PathLike[str], inputs: Iterable[object], flag: str = '-o'
+) -> None:
+  """Finds out, before anything is read, whether an output is an input too.
+
+  Args:
+    output: Where something is to be written, perhaps `-`.
+    inputs: Paths that are read; what is not the path of a file (None, the name
+      of a model, `-`) is passed over.
+    flag: Of the output, for the message.
+
+  Raises:
+    OverwriteError: Both are one regular file, by whatever name or link.
+  """
+  if os.fspath(output) == '-' or not os.path.isfile(output):
+    return
+  for path in inputs:
+    if not isinstance(path, (str, os.PathLike)) or os.fspath(path) == '-':
+      continue
+    with contextlib.suppress(OSError):
+      if os.path.samefile(output, path):
+        same = '' if os.fspath(output) == os.fspath(path) else f' ({path})'
+        raise OverwriteError(
+          f'{flag} {os.fspath(output)}: is an input too{same}, which would be '
+          'lost; choose another name'
+        )
 
 
 def write_lines(path: str | os.PathLike[str], lines: Iterable[str]) -> None:
