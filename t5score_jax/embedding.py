@@ -21,6 +21,7 @@ from t5score_jax.checkpoints import estimators
 from t5score_jax.checkpoints.encoders import EncoderBundle
 from t5score_jax.data import windows
 from t5score_jax.nn import bert, heads
+from t5score_jax.options import OptionError
 
 # More than any text has, so that nothing is cut.
 _WHOLE = 2**31 - 1
@@ -71,23 +72,21 @@ class TextEmbedder(encoding.RowEncoder):
     stride: int = 0,
     **options: Any,
   ):
-    self._estimator = dataclasses.replace(
-      model.config,
-      encoder=dataclasses.replace(
-        model.config.encoder, dtype=options.get('dtype', 'float32')
-      ),
-    )
     params = {k: v for k, v in model.params.items() if k in ('encoder', 'mix')}
     bundle = EncoderBundle(model.config.encoder, params, model.tokenizer, '')
     super().__init__(bundle, model.config.layers, **options)
+    self._estimator = dataclasses.replace(
+      model.config,
+      encoder=dataclasses.replace(model.config.encoder, dtype=self.dtype),
+    )
     if not isinstance(windows, bool):
-      raise ValueError(f'windows {windows!r}: use True or False')
+      raise OptionError(f'windows {windows!r}: use True or False')
     if stride and not windows:
-      raise ValueError(f'stride {stride}: it is for windows=True')
+      raise OptionError(f'stride {stride}: it is for windows=True')
     (empty,) = self.tokenize([''])
     room = self.max_length - len(empty.ids)
     if windows and not 0 <= stride < room:
-      raise ValueError(
+      raise OptionError(
         f'stride {stride}: 0 to {room - 1}, with {self.max_length} tokens a '
         'window'
       )

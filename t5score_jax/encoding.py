@@ -21,6 +21,7 @@ from t5score_jax import balance, buckets, placement, processes
 from t5score_jax.checkpoints.encoders import EncoderBundle
 from t5score_jax.data.subwords import Encoded
 from t5score_jax.nn import bert
+from t5score_jax.options import OptionError
 
 _BATCH_TOKENS = {'cpu': 2048}
 _ACCELERATOR_BATCH_TOKENS = 65536
@@ -90,14 +91,14 @@ class TextEncoder:
     spread: bool = False,
   ):
     if dtype not in placement.DTYPES:
-      raise ValueError(
+      raise OptionError(
         f'dtype {dtype!r}: use one of {", ".join(placement.DTYPES)}'
       )
     if batch_tokens is not None and batch_tokens < 1:
-      raise ValueError(f'batch_tokens {batch_tokens}: must be positive')
+      raise OptionError(f'batch_tokens {batch_tokens}: must be positive')
     longest = bundle.config.max_length
     if max_length is not None and not 3 <= max_length <= longest:
-      raise ValueError(
+      raise OptionError(
         f'max_length {max_length}: the encoder takes 3 to {longest} tokens'
       )
     self.layers = resolve_layers(layers, bundle.config.num_layers)
@@ -341,9 +342,9 @@ def resolve_layers(layers: Sequence[int], depth: int) -> tuple[int, ...]:
   """
   for layer in layers:
     if not -depth - 1 <= layer <= depth:
-      raise ValueError(
+      raise OptionError(
         f'layer {layer}: the encoder has {depth} (0 is the embeddings)'
       )
   if not layers:
-    raise ValueError('no layers: give at least one')
+    raise OptionError('no layers: give at least one')
   return tuple(sorted({n % (depth + 1) for n in layers}))

@@ -23,6 +23,7 @@ from t5score_jax import compilation_cache
 from t5score_jax.checkpoints.bundle import Bundle
 from t5score_jax.data.vocab import encode_batch_for_model
 from t5score_jax.nn import axes, t5, t5_axes
+from t5score_jax.options import OptionError
 
 DTYPES = ('float32', 'bfloat16')
 
@@ -80,7 +81,7 @@ class Devices:
   ):
     devices = list(devices or jax.local_devices())
     if num_partitions < 1 or len(devices) % num_partitions:
-      raise ValueError(
+      raise OptionError(
         f'num_partitions {num_partitions}: does not divide the '
         f'{len(devices)} devices of this process ({devices[0].platform})'
       )
@@ -196,15 +197,15 @@ class Placed(Devices):
     num_partitions: int = 1,
   ):
     if dtype not in DTYPES:
-      raise ValueError(f'dtype {dtype!r}: use one of {", ".join(DTYPES)}')
+      raise OptionError(f'dtype {dtype!r}: use one of {", ".join(DTYPES)}')
     if max_length is None:
       max_length = int(bundle.settings.get('max_length', DEFAULT_MAX_LENGTH))
     if max_length < 2:
-      raise ValueError(
+      raise OptionError(
         f'max_length {max_length}: at least 2 tokens (one and </s>)'
       )
     if batch_tokens is not None and batch_tokens < 1:
-      raise ValueError(f'batch_tokens {batch_tokens}: must be positive')
+      raise OptionError(f'batch_tokens {batch_tokens}: must be positive')
     super().__init__(devices, num_partitions)
     self.max_length = max_length
     self.batch_tokens = batch_tokens or _default_batch_tokens(self.platform)

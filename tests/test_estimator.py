@@ -13,7 +13,13 @@ import yaml
 
 from t5score_jax import cli
 from t5score_jax.checkpoints import bundle as bundles
-from t5score_jax.checkpoints import comet, encoders, estimators, torch_files
+from t5score_jax.checkpoints import (
+  comet,
+  encoders,
+  estimators,
+  kinds,
+  torch_files,
+)
 from t5score_jax.checkpoints.weights import CheckpointError
 from t5score_jax.metrics import base
 from t5score_jax.nn import heads
@@ -343,6 +349,13 @@ def test_the_encoder_alone_goes_to_hugging_face(encoder, tmp_path, capsys):
   )
   assert cli.main(['convert', '--to', 'comet', *places[1:]]) == 2
   assert 'a model of kind encoder is hf' in capsys.readouterr().err
+
+
+def test_embedded_models_are_converted_by_name(tmp_path, monkeypatch, capsys):
+  monkeypatch.chdir(tmp_path)
+  assert cli.main(['convert', '--to', 'hf', 'frugalscore-tiny', 'out']) == 0
+  assert kinds.of(tmp_path / 'out') == kinds.MINIATURE
+  assert 'BertForSequenceClassification' in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,7 @@
 """Which metric a folder means, and its flags, for every verb that scores."""
 
 import json
+import pathlib
 import subprocess
 import sys
 
@@ -113,6 +114,26 @@ def test_a_folder_says_which_metric(models, random_bundle):
     _loading.choose('x', 'commes')
 
 
+def test_a_path_is_never_a_name(models, tmp_path, monkeypatch):
+  monkeypatch.chdir(tmp_path)
+  for name, kind in (('frugalscore', 'miniature'), ('comes', 'estimator')):
+    path = pathlib.Path(name)
+    path.symlink_to(models / kind)
+    choice = _loading.choose(path)
+    assert choice == _loading.Choice(name, f'./{name}')
+    with pytest.raises(_loading.ChoiceError, match=f'give ./{name} for the'):
+      _loading.choose(name)
+    # Both are said: nothing is left to guess.
+    assert _loading.choose(None, name) == _loading.Choice(name)
+    assert _loading.choose(name, name) == _loading.Choice(name, name)
+    assert _loading.choose(name, has_model=True) == _loading.Choice(name)
+  loaded = t5score_jax.load(pathlib.Path('frugalscore'))
+  assert '|model:toy|' in loaded.signature()
+  with pytest.raises(FileNotFoundError, match='./frugalscore-tiny'):
+    t5score_jax.load(pathlib.Path('frugalscore-tiny'))
+  assert kinds.folder('frugalscore-tiny').is_dir()
+
+
 def test_finding_out_imports_no_jax(models):
   program = (
     'import sys\n'
@@ -215,6 +236,59 @@ def test_options_without_a_flag(run):
     ('-m estimator --option max_length=9', 'give --max-length'),
     ('-m estimator --option layer=9', "metric 'comes' has no option 'layer'"),
     ('-m bleu --num-partitions 2', '--num-partitions is not for bleu'),
+    ('--metric comes', 'COMES needs a model'),
+    ('--metric bertscore', 'BERTScore needs an encoder'),
+    ('-m estimator --num-partitions 7', 'num_partitions 7: does not divide'),
+    ('-m miniature --max-length 99', 'the encoder takes 3 to 24 tokens'),
+    ('-m estimator --option output=x', "output 'x': the model has coherence"),
+    ('-m estimator --option stride=1', 'stride 1: it is for windows=True'),
+    ('-m chrf --option beta=0', 'must be at least 1'),
+    *(
+      (f'--metric {metric} -m {model} --option {option}', message)
+      for metric, model, option, message in (
+        (
+          'bertscore',
+          'encoder',
+          'layer=x',
+          "layer='x' of bertscore: give an i",
+        ),
+        ('bertscore', 'encoder', 'layer=1.5', 'layer=1.5 of bertscore: give'),
+        ('bertscore', 'encoder', 'layer=', "layer='' of bertscore: give an in"),
+        ('bertscore', 'encoder', 'layer=None', 'layer=None of bertscore: give'),
+        ('bertscore', 'encoder', 'layer=True', 'layer=True of bertscore: give'),
+        ('bertscore', 'encoder', 'layer=9', 'layer 9: the encoder has'),
+        ('bertscore', 'encoder', 'baseline=1', "baseline '1': there is no"),
+        ('bertscore', 'encoder', 'spread=x', "spread='x' of bertscore: give T"),
+        (
+          'bertscore',
+          'encoder',
+          'idf=[1]',
+          'idf=[1] of bertscore: give a path',
+        ),
+        ('moverscore', 'encoder', 'ngram=1.5', 'ngram=1.5 of moverscore: give'),
+        (
+          'moverscore',
+          'encoder',
+          'ngram=x',
+          "ngram='x' of moverscore: give an",
+        ),
+        ('moverscore', 'encoder', 'ngram=True', 'ngram=True of moverscore'),
+        ('moverscore', 'encoder', 'ngram=0', 'ngram 0: at least 1'),
+        (
+          'comes',
+          'estimator',
+          'stride=x',
+          "stride='x' of comes: give an integ",
+        ),
+        (
+          'comes',
+          'estimator',
+          'stride=1.5',
+          'stride=1.5 of comes: give an int',
+        ),
+        ('comes', 'estimator', 'windows=2', 'windows=2 of comes: give True or'),
+      )
+    ),
   ],
 )
 def test_contradictions_are_usage_errors(run, words, message):
@@ -227,19 +301,48 @@ def test_contradictions_are_usage_errors(run, words, message):
   ('words', 'message'),
   [
     ('--metric comes -m absent', "no model 'absent': there is no such folder"),
-    ('--metric comes', 'COMES needs a model'),
-    ('--metric bertscore', 'BERTScore needs an encoder'),
     ('--metric comes -m miniature', 'no .ckpt file'),
     ('--metric frugalscore -m encoder', 'not a BertForSequenceClassification'),
     ('--metric t5score -m encoder', 'encoder'),
-    ('-m estimator --num-partitions 7', 'num_partitions 7: does not divide'),
-    ('-m miniature --max-length 99', 'the encoder takes 3 to 24 tokens'),
   ],
 )
 def test_errors_are_one_line(run, words, message):
   shown = run(f'score {words} -t h -r r -s s', code=1)
   assert message in shown.err and shown.out == ''
   assert shown.err.count('\n') == 1
+
+
+def test_kinds_of_options_from_python(models):
+  for metric, options, message in (
+    (
+      'bertscore',
+      {'max_length': 8.5},
+      'max_length=8.5 of bertscore: give an i',
+    ),
+    ('bertscore', {'layer': '1'}, "layer='1' of bertscore: give an integer"),
+    ('bertscore', {'dtype': 'int8'}, "dtype 'int8': use one of float32"),
+    ('comes', {'dtype': 'int8'}, "dtype 'int8': use one of float32"),
+    ('chrf', {'lowercase': 'yes'}, "lowercase='yes' of chrf: give True or"),
+  ):
+    folder = {'bertscore': 'encoder', 'comes': 'estimator'}.get(metric)
+    chosen = {'model': models / folder} if folder else {}
+    with pytest.raises(base.OptionError, match=message):
+      base.load_metric(metric, **chosen, **options)
+  assert base.load_metric('bleu', smooth_value=np.float32(1)).signature()
+  # A command line makes a number of it.
+  assert base.load_metric('rouge', variant=2).signature() == (
+    base.load_metric('rouge', variant='2').signature()
+  )
+
+
+def test_retention_finds_wrong_options_before_the_work(run, tmp_path):
+  (tmp_path / 'judged.jsonl').write_text('not read')
+  shown = run(
+    'retention --input judged.jsonl --human z --teacher chrf --students'
+    ' bertscore:model=encoder,layer=1.5',
+    code=2,
+  )
+  assert 'layer=1.5 of bertscore: give an integer' in shown.err
 
 
 def test_compare(run):

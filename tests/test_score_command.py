@@ -274,8 +274,12 @@ def test_options_of_other_metrics(run):
 def test_a_model_folder_called_like_a_metric(run, folder, random_bundle):
   (folder / 'bleu').symlink_to(random_bundle)
   (folder / 'bleurt').symlink_to(random_bundle)
+  (folder / 'chrf').mkdir()
   files = ('-r', 'ref.txt', '-t', 'A.txt')
-  assert 'metric:BLEU' in run('-m', 'bleu', *files).err
+  error = _fails(run, '-m', 'bleu', *files, code=2)
+  assert 'give ./bleu for the folder, or --metric bleu' in error
+  shown = run('-m', 'chrf', *files, '--format', 'text')
+  assert 'metric:chrF' in shown.err
   for name in ('./bleu', 'bleurt'):
     assert 'metric:T5Score' in run('-m', name, *files).err
 
@@ -306,11 +310,9 @@ def _break(folder, name, data):
     ('-r ref.txt -t A.txt --direction source', 'T5Score needs sources'),
     ('-r ref.txt -t A.txt -m absent', "no model 'absent'"),
     ('-r ref.txt -t A.txt -m blue', 'Other metrics: '),
-    ('-r ref.txt -t A.txt -m chrff', "did you mean 'chrf"),
+    ('-r ref.txt -t A.txt -m t5score-tinny', "mean 't5score-tiny'? Other me"),
     ('-r ref.txt -t A.txt -o no/out.jsonl', 'there is no folder'),
     ('-r ref.txt -t A.txt -o .', 'it is a folder'),
-    ('-r ref.txt -t A.txt -m bleu --option tokenize=x', "tokenize 'x'"),
-    ('-r ref.txt -t A.txt --max-length 1', 'max_length 1: at least 2'),
   ],
 )
 def test_errors_say_what_and_leave_nothing(run, folder, arguments, message):
@@ -343,6 +345,10 @@ def test_errors_say_what_and_leave_nothing(run, folder, arguments, message):
     ('-t A.txt --option dtype=x', '--option dtype: give --dtype'),
     ('-m chrf -t A.txt -r ref.txt --option worder=2', "no option 'worder'"),
     ('-t A.txt --source-based --direction ref_src', 'never --source-based'),
+    ('-t A.txt -m chrff', "did you mean 'chrf"),
+    ('-t A.txt -m frugalscore-tinny', "did you mean 'frugalscore-tiny'? The"),
+    ('-t A.txt -r ref.txt -m bleu --option tokenize=x', "tokenize 'x'"),
+    ('-t A.txt -r ref.txt --max-length 1', 'max_length 1: at least 2'),
     ('-t A.txt -r ref.txt -o A.txt', '-o A.txt: is an input too'),
     ('-t x=A.txt -r ref.txt -o ./A.txt', '-o ./A.txt: is an input too (A.txt)'),
     ('-t A.txt -r B.txt ref.txt -o ref.txt', '-o ref.txt: is an input too'),

@@ -68,6 +68,13 @@ def described(folder: str | os.PathLike[str]) -> str:
   return _of_description(_description(Path(folder)))
 
 
+def looks_like_a_model(path: str | os.PathLike[str]) -> bool:
+  """Whether a folder might hold a model of any kind, a run's too."""
+  folder = Path(path)
+  names = (_CONFIG_FILE, _COMET_FILE, 'checkpoint_*')
+  return folder.is_dir() and any(next(folder.glob(n), None) for n in names)
+
+
 def has_weights(folder: str | os.PathLike[str]) -> bool:
   """Whether weights lie in a folder itself, not in checkpoints of a run."""
   endings = ('.safetensors', '.bin')
@@ -114,14 +121,14 @@ def folder(name_or_path: str | os.PathLike[str]) -> Path:
 
   Args:
     name_or_path: the name of an embedded model, which goes before a path: a
-      folder of the same name is ``./NAME``.
+      folder of the same name is ``./NAME``, or a ``Path``.
 
   Raises:
     FileNotFoundError: there is no such model.
   """
   known = embedded()
   path = Path(name_or_path)
-  if str(name_or_path) in known:
+  if isinstance(name_or_path, str) and name_or_path in known:
     return _PRETRAINED / path
   if not path.exists():
     close = difflib.get_close_matches(str(name_or_path), known, 1)

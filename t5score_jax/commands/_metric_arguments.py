@@ -16,6 +16,7 @@ from typing import Any
 
 from t5score_jax.checkpoints import kinds
 from t5score_jax.metrics import _loading, base
+from t5score_jax.options import OptionError
 
 # Those of metrics/t5score.py and placement.py, whose import takes a second; a
 # test compares them.
@@ -59,7 +60,8 @@ def add_choice(group: Any, required: bool = False) -> None:
     'training, which say by themselves whether they are models of T5Score, '
     'COMES or FrugalScore; an encoder with --metric bertscore or moverscore; '
     'or a metric without a model: bleu, chrf, chrf++, ter, rouge1, rouge2, '
-    f'rouge3, rouge4, rougeL{default}',
+    'rouge3, rouge4, rougeL. A folder that is called like a metric is ./NAME'
+    f'{default}',
   )
   group.add_argument(
     '--metric',
@@ -158,7 +160,9 @@ def metric_options(args: argparse.Namespace) -> dict[str, Any]:
       metric is named.
   """
   metric = getattr(args, 'metric', None)
-  _choose(args.model, metric)
+  texts = [text.partition('=') for text in args.option]
+  own = any(name == _MODEL for name, *_ in texts)
+  _choose(args.model, metric, own)
   given = {
     name: getattr(args, name)
     for name in _FLAGS
@@ -170,8 +174,7 @@ def metric_options(args: argparse.Namespace) -> dict[str, Any]:
   has_model = metric is not None or (
     args.model is not None and not _loading.is_metric(args.model)
   )
-  for text in args.option:
-    name, equals, value = text.partition('=')
+  for text, (name, equals, value) in zip(args.option, texts, strict=True):
     if not (name and equals):
       raise UsageError(f'--option takes NAME=VALUE, not {text!r}')
     flag = _FLAGS.get(name, '-m' if name == _MODEL and has_model else None)
@@ -202,24 +205,48 @@ def load(
 
   Raises:
     OSError: There is no such model.
-    ValueError: There is no such metric, an option has a value that it can't
-      have, or the model is damaged.
-    UsageError: The metric has no such option.
+    ValueError: The model is damaged.
+    UsageError: There is no such metric, it has no such option, or an option
+      has a value that it can't have.
   """
-  choice = _choose(model, metric)
-  given = {**choice.options, **options}
-  _check_flags(choice.metric, given)
+  choice, given = _given(model, options, metric)
   try:
     return base.load_metric(choice.metric, **given)
-  except TypeError as error:
+  except (TypeError, _loading.ChoiceError, OptionError) as error:
     raise UsageError(str(error)) from error
   except FileNotFoundError as error:
     if metric is not None or Path(str(choice.model)).exists():
       raise
     others = [m for m in base.available_metrics() if m != 't5score']
     raise FileNotFoundError(
-      f'{error}. Other metrics: {", ".join(others)}'
+      f'{error}{"" if str(error).endswith("?") else "."} Other metrics: '
+      + ', '.join(others)
     ) from error
+
+
+def check(
+  model: str | None, options: Mapping[str, Any], metric: str | None = None
+) -> None:
+  """Finds out before the work what `load` would say of the options' kinds.
+
+  Raises:
+    UsageError: As for `load`.
+  """
+  choice, given = _given(model, options, metric)
+  try:
+    _loading.checked_options(choice.metric, given)
+  except (TypeError, _loading.ChoiceError, OptionError) as error:
+    raise UsageError(str(error)) from error
+
+
+def _given(
+  model: str | None, options: Mapping[str, Any], metric: str | None
+) -> tuple[_loading.Choice, dict[str, Any]]:
+  """The choice, and all options with the model."""
+  choice = _choose(model, metric, _MODEL in options)
+  given = {**choice.options, **options}
+  _check_flags(choice.metric, given)
+  return choice, given
 
 
 def model_folder(
@@ -231,22 +258,27 @@ def model_folder(
     FileNotFoundError: There is no such model.
     UsageError: As for `load`.
   """
-  choice = _choose(model, metric)
+  choice = _choose(model, metric, _MODEL in options)
   defaults = _loading.options_of(choice.metric)
   chosen = {**defaults, **choice.options, **options}.get(_MODEL)
   return None if chosen is None else kinds.folder(chosen)
 
 
-def _choose(model: str | None, metric: str | None) -> _loading.Choice:
+def _choose(
+  model: str | None, metric: str | None, has_model: bool
+) -> _loading.Choice:
   try:
-    return _loading.choose(model, metric)
+    return _loading.choose(model, metric, has_model)
   except _loading.ChoiceError as error:
     raise UsageError(str(error)) from error
 
 
 def _check_flags(metric: str, given: Mapping[str, Any]) -> None:
   """Raises UsageError for a flag that is not the metric's."""
-  accepted = _loading.options_of(metric)
+  try:
+    accepted = _loading.options_of(metric)
+  except _loading.ChoiceError as error:
+    raise UsageError(str(error)) from error
   flags = [flag for name, flag in _FLAGS.items() if name in accepted]
   for name in given:
     if name in accepted:

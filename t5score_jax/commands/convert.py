@@ -177,6 +177,7 @@ def run(args: argparse.Namespace) -> int:
   from t5score_jax.checkpoints.weights import Options
 
   start = time.monotonic()
+  args.source = _place(args.source)
   try:
     if _convert_estimator.concerns(args):
       if problem := _convert_estimator.problem(args):
@@ -188,7 +189,7 @@ def run(args: argparse.Namespace) -> int:
     _check_formats(args)
     convert.check_output(args.output)
     source = convert.open_source(
-      _place(args.source),
+      args.source,
       Options(args.activation, args.vocabulary),
       args.source_format,
     )
@@ -255,7 +256,7 @@ def _check_formats(args: argparse.Namespace) -> None:
 def _place(path: Path) -> Path:
   """The path, or the folder of the embedded model of that name."""
   if not path.exists() and str(path) in kinds.embedded():
-    return kinds.folder(path)
+    return kinds.folder(str(path))
   return path
 
 

@@ -236,6 +236,8 @@ def run(args: argparse.Namespace) -> int:
       plots.check_available()
       score.check_writable(args.plot, read, '--plot')
     score.check_writable(args.output, read)
+    for spec in specs:
+      metric_arguments.check(spec.metric, spec.options)
     report, notes = _measure(args, specs, inputs)
     if args.plot:
       plots.save(plots.sizes(report), args.plot)

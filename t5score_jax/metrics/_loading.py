@@ -19,6 +19,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from t5score_jax import metrics
+from t5score_jax import options as option_kinds
 from t5score_jax.checkpoints import kinds
 
 if typing.TYPE_CHECKING:
@@ -60,32 +61,41 @@ class Choice:
 
 
 def choose(
-  model: str | os.PathLike[str] | None = None, metric: str | None = None
+  model: str | os.PathLike[str] | None = None,
+  metric: str | None = None,
+  has_model: bool = False,
 ) -> Choice:
   """Finds out which metric is meant.
 
   Args:
     model: the name of an embedded model, or a path; where ``metric`` is None,
-      the name of a metric as well, which goes before a folder's (the folder is
-      ``./NAME``). A folder that holds an estimator or a COMET checkpoint means
-      COMES, a miniature FrugalScore, any other T5Score.
+      the name of a metric as well. A ``Path`` is always a path. A folder that
+      holds an estimator or a COMET checkpoint means COMES, a miniature
+      FrugalScore, any other T5Score.
     metric: the metric's name; None finds it out.
+    has_model: whether an option names the model, so that a metric's name can
+      mean nothing else.
 
   Returns:
     The choice; T5Score with its default model where nothing is said.
 
   Raises:
-    ChoiceError: an encoder's folder, which does not say what to do with it;
-      or no metric has such a name.
+    ChoiceError: an encoder's folder, which does not say what to do with it; a
+      metric's name that is the name of a model's folder as well; or no metric
+      has such a name.
   """
-  name = None if model is None else str(model)
+  name = None if model is None else _spelt(model)
   if metric is not None:
     _stem(metric)
     return Choice(metric, name)
-  if name is None or _plain(name) == _T5SCORE:
+  if name is None:
     return Choice(_T5SCORE, DEFAULT_MODEL)
   if is_metric(name):
-    return Choice(name)
+    if not has_model:
+      _check_one_meaning(name)
+    if _plain(name) != _T5SCORE:
+      return Choice(name)
+    return Choice(_T5SCORE, None if has_model else DEFAULT_MODEL)
   try:
     kind = kinds.of(kinds.folder(name))
   except FileNotFoundError:
@@ -96,6 +106,33 @@ def choose(
       f'--metric {" or --metric ".join(_ON_ENCODERS)}'
     )
   return Choice(_METRIC_OF_KIND.get(kind, _T5SCORE), name)
+
+
+def _spelt(model: str | os.PathLike[str]) -> str:
+  """What a text would say: a path without a folder is no name."""
+  text = os.fspath(model)
+  if isinstance(model, str) or os.path.dirname(text):
+    return text
+  return os.path.join(os.curdir, text)
+
+
+def _check_one_meaning(name: str) -> None:
+  """Raises ChoiceError for a metric's name that may mean a model."""
+  if kinds.looks_like_a_model(name):
+    raise ChoiceError(
+      f'{name}: the name of a metric, and here of a folder with a model; give '
+      f'./{name} for the folder, or --metric {name} for the metric'
+    )
+  close = difflib.get_close_matches(name, kinds.embedded(), 1, cutoff=0.8)
+  if close:
+    try:
+      _find(name)
+    except ChoiceError:
+      raise ChoiceError(
+        f'no model or metric {name!r}; did you mean {close[0]!r}? The embedded '
+        f'models are {", ".join(kinds.embedded())}; the metrics '
+        + ', '.join(available_metrics())
+      ) from None
 
 
 def is_metric(name: str) -> bool:
@@ -121,7 +158,7 @@ def load(
     TypeError: The metric has no such option.
     FileNotFoundError: There is no such model.
   """
-  choice = choose(model, metric)
+  choice = choose(model, metric, 'model' in options)
   return load_metric(choice.metric, **choice.options, **options)
 
 
@@ -149,9 +186,16 @@ def load_metric(name: str, **options: Any) -> Metric:
     The metric.
 
   Raises:
-    ValueError: There is no such metric or variant.
+    OptionError: An option has a value that it can't have.
+    ValueError: There is no such metric or variant, or the model is damaged.
     TypeError: The metric has no such option.
   """
+  made: Metric = _find(name)[0](**checked_options(name, options))
+  return made
+
+
+def checked_options(name: str, options: Mapping[str, Any]) -> dict[str, Any]:
+  """A metric's options with those of its variant; raises as `load_metric`."""
   kind, variant = _find(name)
   accepted = _parameters(kind)
   for option in options:
@@ -162,8 +206,7 @@ def load_metric(name: str, **options: Any) -> Metric:
         + (f' did you mean {close[0]!r}?' if close else '')
         + (f' It has: {", ".join(accepted)}' if accepted else ' It has none')
       )
-  made: Metric = kind(**{**variant, **options})
-  return made
+  return {**variant, **option_kinds.checked(name, kind, options)}
 
 
 def options_of(name: str) -> dict[str, Any]:

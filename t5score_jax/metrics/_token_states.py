@@ -27,6 +27,7 @@ from t5score_jax.data import files
 from t5score_jax.data.records import Segment
 from t5score_jax.data.subwords import Encoded
 from t5score_jax.metrics import base
+from t5score_jax.options import OptionError
 
 # Bytes of states that are in memory at one time.
 _WINDOW_BYTES = 2**29
@@ -189,7 +190,7 @@ def check_idf(setting: str) -> str:
     ValueError: neither a word nor a file.
   """
   if setting not in (IDF_NONE, IDF_REFERENCES) and not Path(setting).is_file():
-    raise ValueError(
+    raise OptionError(
       f'idf {setting!r}: use {IDF_NONE}, {IDF_REFERENCES}, or a file with a '
       'document a line'
     )
@@ -206,7 +207,7 @@ def load(
     FileNotFoundError: there is no such folder.
   """
   if not model:
-    raise ValueError(
+    raise OptionError(
       f'{name} needs an encoder: give the folder of one (BERT, RoBERTa, '
       'XLM-R, as Hugging Face saves them) as the model (-m)'
     )

@@ -33,10 +33,12 @@ import numpy as np
 import t5score_jax
 from t5score_jax.data.records import Segment
 from t5score_jax.metrics._loading import available_metrics, load_metric
+from t5score_jax.options import OptionError
 
 __all__ = [
   'Corpus',
   'Metric',
+  'OptionError',
   'Scores',
   'SystemScore',
   'available_metrics',
@@ -340,9 +342,9 @@ def count_parameters(params: Any) -> int:
 
 
 def check_choice(option: str, value: str, choices: Sequence[str]) -> None:
-  """Raises ValueError unless an option has one of its values."""
+  """Raises OptionError unless an option has one of its values."""
   if value not in choices:
-    raise ValueError(f'{option} {value!r}: use one of {", ".join(choices)}')
+    raise OptionError(f'{option} {value!r}: use one of {", ".join(choices)}')
 
 
 def require_references(segments: Sequence[Segment], name: str) -> str:

@@ -21,11 +21,12 @@ import jax.numpy as jnp
 import numpy as np
 
 from t5score_jax import buckets, encoding
-from t5score_jax.data.files import open_text
+from t5score_jax.data.files import RecordError, open_text
 from t5score_jax.data.records import Segment
 from t5score_jax.data.subwords import Encoded
 from t5score_jax.metrics import _token_states as token_states
 from t5score_jax.metrics import base
+from t5score_jax.options import OptionError
 
 # Similarities held at a time.
 _BLOCK = 2**22
@@ -60,7 +61,7 @@ class Metric(base.Metric):
     self,
     model: str | os.PathLike[str] | None = None,
     layer: int = -1,
-    idf: str = token_states.IDF_NONE,
+    idf: str | os.PathLike[str] = token_states.IDF_NONE,
     baseline: str | os.PathLike[str] | None = None,
     reference_rule: str = 'max',
     max_length: int | None = None,
@@ -98,6 +99,10 @@ class Metric(base.Metric):
       'reference_rule', reference_rule, token_states.REFERENCE_RULES
     )
     self._idf = token_states.check_idf(str(idf))
+    if baseline is not None and not os.path.isfile(baseline):
+      raise OptionError(
+        f'baseline {os.fspath(baseline)!r}: there is no such file'
+      )
     bundle = token_states.load(self.name, model)
     self._encoder = encoding.TextEncoder(
       bundle,
@@ -265,15 +270,17 @@ def read_baseline(path: str | os.PathLike[str], layer: int) -> Baseline:
   """Reads the row of a layer from a table LAYER, P, R, F.
 
   Raises:
-    ValueError: there is no such row, or not these columns.
+    OptionError: there is no such row.
+    RecordError: the table has not these columns, or no numbers.
   """
   with open_text(path) as lines:
     first = next(iter(lines), '')
     separator = ',' if ',' in first else '\t'
     header = first.strip().split(separator)
     if header != ['LAYER', 'P', 'R', 'F']:
-      raise ValueError(
-        f'{path}: the columns must be LAYER, P, R, F, not {", ".join(header)}'
+      raise RecordError(
+        f'the columns must be LAYER, P, R, F, not {", ".join(header)}',
+        path=path,
       )
     for line in lines:
       cells = line.strip().split(separator)
@@ -281,5 +288,5 @@ def read_baseline(path: str | os.PathLike[str], layer: int) -> Baseline:
         try:
           return Baseline(*(float(cell) for cell in cells[1:]))
         except (TypeError, ValueError) as error:
-          raise ValueError(f'{path}: layer {layer}: {error}') from error
-  raise ValueError(f'{path}: there is no row for layer {layer}')
+          raise RecordError(f'layer {layer}: {error}', path=path) from error
+  raise OptionError(f'{path}: there is no row for layer {layer}')

@@ -15,6 +15,7 @@ from sacrebleu.metrics import BLEU
 
 from t5score_jax.data.records import Segment
 from t5score_jax.metrics import _sacrebleu
+from t5score_jax.options import OptionError
 
 # Written without spaces between words: 13a makes a clause one token.
 _OWN_TOKENIZER = {'zh': 'zh', 'ja': 'ja-mecab', 'ko': 'ko-mecab'}
@@ -52,12 +53,12 @@ class Metric(_sacrebleu.CountingMetric):
       ('smooth_method', smooth_method, BLEU.SMOOTH_DEFAULTS),
     ):
       if value not in choices:
-        raise ValueError(
+        raise OptionError(
           f'{option} {value!r} does not exist; there are:'
           f' {", ".join(sorted(choices))}'
         )
     if max_ngram_order < 1:
-      raise ValueError(f'max_ngram_order is {max_ngram_order}; at least 1')
+      raise OptionError(f'max_ngram_order is {max_ngram_order}; at least 1')
 
     def scorer(effective_order: bool) -> BLEU:
       return BLEU(

@@ -15,6 +15,7 @@ from typing import Any, ClassVar
 from sacrebleu.metrics import CHRF
 
 from t5score_jax.metrics import _sacrebleu
+from t5score_jax.options import OptionError
 
 
 class Metric(_sacrebleu.CountingMetric):
@@ -47,7 +48,7 @@ class Metric(_sacrebleu.CountingMetric):
       ValueError: An order or beta is out of range.
     """
     if char_order < 1 or word_order < 0 or beta < 1:
-      raise ValueError(
+      raise OptionError(
         'char_order and beta must be at least 1 and word_order at least 0,'
         f' not {char_order}, {beta} and {word_order}'
       )

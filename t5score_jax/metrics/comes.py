@@ -25,6 +25,7 @@ from t5score_jax.data.records import Segment
 from t5score_jax.metrics import _token_states as token_states
 from t5score_jax.metrics import base
 from t5score_jax.nn import heads
+from t5score_jax.options import OptionError
 
 MEAN = 'mean'
 _ROWS = 4096
@@ -92,7 +93,7 @@ class Metric(base.Metric):
     found = load(model, tokenizer, layer_transformation)
     outputs = found.config.outputs
     if output != MEAN and output not in outputs:
-      raise ValueError(
+      raise OptionError(
         f'output {output!r}: the model has {", ".join(outputs)}, and {MEAN}'
       )
     self.output = output
@@ -256,7 +257,7 @@ def load(
     ValueError: none is named, or it is damaged.
   """
   if not model:
-    raise ValueError(
+    raise OptionError(
       'COMES needs a model: give the folder of an estimator or of a COMET '
       'checkpoint as the model (-m)'
     )
@@ -266,7 +267,7 @@ def load(
       path, tokenizer, layer_transformation=layer_transformation
     )
   if tokenizer or layer_transformation:
-    raise ValueError(
+    raise OptionError(
       'tokenizer and layer_transformation are for COMET checkpoints'
     )
   if kinds.has_weights(path):

@@ -31,6 +31,7 @@ from t5score_jax.data.records import Segment
 from t5score_jax.data.subwords import Encoded
 from t5score_jax.metrics import _token_states as token_states
 from t5score_jax.metrics import base
+from t5score_jax.options import OptionError
 
 VERSIONS = ('v2', 'v1')
 _V1_LAYERS = 5
@@ -51,7 +52,7 @@ class Metric(base.Metric):
     model: str | os.PathLike[str] | None = None,
     version: str = 'v2',
     ngram: int = 1,
-    idf: str = token_states.IDF_REFERENCES,
+    idf: str | os.PathLike[str] = token_states.IDF_REFERENCES,
     reference_rule: str = 'max',
     max_length: int | None = None,
     batch_tokens: int | None = None,
@@ -89,7 +90,7 @@ class Metric(base.Metric):
       'reference_rule', reference_rule, token_states.REFERENCE_RULES
     )
     if ngram < 1:
-      raise ValueError(f'ngram {ngram}: at least 1')
+      raise OptionError(f'ngram {ngram}: at least 1')
     self._idf = token_states.check_idf(str(idf))
     bundle = token_states.load(self.name, model)
     depth = bundle.config.num_layers

@@ -23,6 +23,7 @@ from sacrebleu.metrics import BLEU
 
 from t5score_jax.data.records import Segment
 from t5score_jax.metrics import base
+from t5score_jax.options import OptionError
 
 
 class Metric(base.Metric):
@@ -49,16 +50,16 @@ class Metric(base.Metric):
         for with a tokenizer of sacrebleu's.
     """
     if str(variant).lower() not in self.VARIANTS:
-      raise ValueError(f'variant {variant!r} does not exist: 1, 2, 3, 4 or L')
+      raise OptionError(f'variant {variant!r} does not exist: 1, 2, 3, 4 or L')
     if tokenize == 'rouge':
       self._tokenizer = tokenizers.DefaultTokenizer(stemmer)
     elif tokenize not in BLEU.TOKENIZERS:
-      raise ValueError(
+      raise OptionError(
         f'tokenize {tokenize!r} does not exist; there are: rouge,'
         f' {", ".join(sorted(BLEU.TOKENIZERS))}'
       )
     elif stemmer:
-      raise ValueError("the stemmer works with tokenize='rouge' only")
+      raise OptionError("the stemmer works with tokenize='rouge' only")
     else:
       self._tokenizer = _SacrebleuTokenizer(BLEU(tokenize=tokenize).tokenizer)
     self._type = f'rouge{str(variant).upper()}'

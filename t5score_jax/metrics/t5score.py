@@ -70,7 +70,7 @@ class Metric(base.Metric):
 
   def __init__(
     self,
-    model: str = 't5score-tiny',
+    model: str | os.PathLike[str] = 't5score-tiny',
     direction: str | None = None,
     source_based: bool = False,
     reference_rule: str = 'max',
