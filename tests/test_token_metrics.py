@@ -1,8 +1,11 @@
 """BERTScore and MoverScore: NumPy and linear programming, edge cases."""
 
+import dataclasses
+import functools
 import gzip
 import hashlib
 import json
+import shutil
 
 import numpy as np
 import pytest
@@ -11,7 +14,9 @@ from scipy import optimize
 
 from t5score_jax import cli
 from t5score_jax.checkpoints import encoders
+from t5score_jax.metrics import _token_states as token_states
 from t5score_jax.metrics import base
+from t5score_jax.nn import heads
 
 HYPOTHESES = [
   'the cat sat on the mat',
@@ -111,6 +116,52 @@ def test_signatures_tell_corpora_apart(folder, tmp_path, name):
   assert idf(packed) == ['idf:corpus.txt.gz', digest]
   plain.write_text(lines + 'one more\n', 'utf-8')
   assert idf(plain)[1] != digest
+
+
+@pytest.mark.parametrize('name', ['bertscore', 'moverscore'])
+def test_signatures_tell_networks_of_the_same_weights_apart(
+  folder, tmp_path, name
+):
+  def signed(**changes):
+    place = tmp_path / 'made-up'
+    shutil.rmtree(place, ignore_errors=True)
+    shutil.copytree(folder, place)
+    settings = json.loads((place / 'config.json').read_text())
+    (place / 'config.json').write_text(json.dumps(settings | changes))
+    metric = base.load_metric(name, model=place, idf='none')
+    found = metric.score(['the cat sat'], ['a dog ran over'])
+    return found.signature.split('|'), float(found.values[0])
+
+  same = signed()
+  # This matters in training alone.
+  assert signed(hidden_dropout_prob=0.7) == same
+  for change in (
+    {'num_attention_heads': 1},
+    {'hidden_act': 'relu'},
+    {'layer_norm_eps': 0.5},
+  ):
+    signature, value = signed(**change)
+    assert value != same[1]
+    (field,) = set(signature) - set(same[0])
+    assert field.startswith('network:')
+
+
+def test_settings_of_a_head_are_signed():
+  config = heads.EstimatorConfig(tiny_encoder.CONFIG)
+  encoder = functools.partial(dataclasses.replace, tiny_encoder.CONFIG)
+  found = [
+    token_states.network_hash(dataclasses.replace(config, **change))
+    for change in (
+      {},
+      {'dropout_rate': 0.5},
+      {'encoder': encoder(dtype='bfloat16', remat=True)},
+      {'pooling': 'cls'},
+      {'activation': 'relu'},
+      {'layer_norm': True},
+      {'encoder': encoder(position_offset=2)},
+    )
+  ]
+  assert len(set(found)) == 5 and len(set(found[:3])) == 1
 
 
 def test_bertscore_of_a_text_with_itself_is_one(folder):
