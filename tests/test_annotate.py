@@ -1,5 +1,6 @@
 """`t5score annotate`: scores, resumed runs, shared work, refusals."""
 
+import json
 import os
 import signal
 import subprocess
@@ -173,6 +174,29 @@ def test_a_damaged_shard_of_pairs_is_an_error(folder, tmp_path, capsys):
   assert len(_bytes(tmp_path / 'out')) == 2
 
 
+@pytest.mark.parametrize('text', ['', '[]', '{}', '\x00'])
+def test_a_shard_with_a_damaged_description_is_made_again(
+  text, folder, tmp_path, capsys
+):
+  out = tmp_path / 'out'
+  assert not _run(folder, out)
+  before = _bytes(out)
+  description = (out / 'part-00004.json').read_text()
+  (out / 'part-00004.json').write_text(text)
+  (out / 'part-00004.jsonl.gz').write_bytes(b'')
+  capsys.readouterr()
+  assert not _run(folder, out)
+  assert '5 of 6 shards are there already' in capsys.readouterr().err
+  assert _bytes(out) == before
+  found = json.loads((out / 'part-00004.json').read_text())
+  assert found['sha256'] == json.loads(description)['sha256']
+  # The command that wrote the pairs is another: it is to be given again.
+  (folder / 'part-00003.json').write_text(text)
+  assert _run(folder, tmp_path / 'other') == 1
+  err = capsys.readouterr().err
+  assert 'part-00003.json' in err and 'once more' in err
+
+
 class _Idf(base.Metric):
   name = 'idf'
 
@@ -218,6 +242,7 @@ def test_a_file_that_an_option_names_is_part_of_the_identity(
   [
     (['--shard', '3/2'], 2, 'I is from 1 to N'),
     (['--shard', 'x'], 2, 'I/N'),
+    (['--rating', ''], 2, '--rating is empty'),
     (['--rating', 'origin'], 2, 'such a column'),
     (['--option', 'bta=1'], 2, "did you mean 'beta'"),
     (['--option', 'beta'], 2, 'NAME=VALUE'),

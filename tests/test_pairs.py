@@ -3,6 +3,7 @@
 import gzip
 import itertools
 import json
+import os
 import pathlib
 
 import numpy as np
@@ -360,10 +361,12 @@ def test_another_run_leaves_the_folder_alone(tmp_path, capsys):
   _run(*command)
   before = _bytes(tmp_path / 'out')
   assert _run(*command, '--per-source', 2) == 1
-  assert 'another recipe' in capsys.readouterr().err
+  assert 'another recipe (per_source: 10, now 2)' in capsys.readouterr().err
   _write(tmp_path / 'in.tsv', seed=9)
   assert _run(*command) == 1
-  assert 'another input' in capsys.readouterr().err
+  assert (
+    'another input (in.tsv: its contents are others' in capsys.readouterr().err
+  )
   assert _bytes(tmp_path / 'out') == before
   (tmp_path / 'mine').mkdir()
   (tmp_path / 'mine' / 'x').write_text('')
@@ -388,7 +391,19 @@ def test_another_run_leaves_the_folder_alone(tmp_path, capsys):
     (['--input', 'none.tsv'], 1, 'none.tsv'),
     (['--input', 'in.tsv', 'where:a=1,b=2'], 2, 'once more for another'),
     (['--input', 'in.tsv', 'where:year=1'], 1, "no column 'year'"),
-    (['--input', 'in.tsv', 'where:system=z*'], 1, 'no pairs'),
+    (['--input', 'in.tsv', 'where:system=z*'], 1, 'no row matches'),
+    (
+      ['--input', 'in.tsv', '--held-out', 'in.tsv', 'where:system=Z'],
+      1,
+      'in.tsv: no row matches where:system=Z',
+    ),
+    (['--input', 'in.tsv', '--denoise', '-'], 2, '--denoise -: is standard'),
+    (['--input', '.'], 2, '--input .: is a folder'),
+    (
+      ['--input', 'in.tsv', '--share', 'reference=0', '--per-source', '0'],
+      1,
+      'no pairs',
+    ),
     (['--paraphrases', 'in.tsv'], 0, ''),
     (['--paraphrases', 'one.txt'], 1, 'line 1: a line needs two texts'),
     (['--paraphrases', 'bad.jsonl'], 1, 'line 1: not a JSON list'),
@@ -404,8 +419,50 @@ def test_errors_say_what_to_do(
   assert _run(*arguments, '-o', 'out') == code
   err = capsys.readouterr().err
   assert message in err and err.count('\n') == (code > 0)
-  # Nothing is left of the work.
+  # Nothing is left of the work, nor in the way of the next try.
   assert not list(tmp_path.glob('out/.*'))
+  assert not code or not pathlib.Path('out').exists()
+
+
+@pytest.mark.parametrize(
+  'option', ['input', 'held-out', 'paraphrases', 'reconstructions', 'denoise']
+)
+def test_what_cannot_be_read_twice_is_refused(option, tmp_path, capsys):
+  """A full pipe, which would be empty when it is read once more."""
+  _write(tmp_path / 'in.tsv')
+  reading, writing = os.pipe()
+  try:
+    with open(writing, 'w') as pipe:
+      pipe.write('a\tb\n')
+    path = f'/dev/fd/{reading}'
+    words = ['--input', tmp_path / 'in.tsv', f'--{option}', path]
+    assert _run(*words, '-o', tmp_path / 'out') == 2
+    err = capsys.readouterr().err
+    assert f'--{option} {path}: is a pipe' in err and err.count('\n') == 1
+    assert not (tmp_path / 'out').exists()
+  finally:
+    os.close(reading)
+
+
+def test_a_mistake_in_an_input_can_be_corrected(tmp_path, capsys):
+  _write(tmp_path / 'in.tsv')
+  out = tmp_path / 'out'
+  lines = tmp_path / 'lines.txt'
+  lines.write_bytes(b'\xff\n')
+  command = ['--input', tmp_path / 'in.tsv', '-o', out, '--denoise', lines]
+  assert _run(*command) == 1
+  assert 'invalid UTF-8' in capsys.readouterr().err
+  lines.write_text(f'{_long()}\n')
+  out.mkdir()  # somebody's empty folder is as good as none
+  assert not _run(*command)
+  # And later it is said in words what is another.
+  lines.write_text(f'{_long()} more\n')
+  assert _run(*command) == 1
+  err = capsys.readouterr().err
+  assert 'another denoise (file 1: its contents are others now)' in err
+  assert _run(*command[:-2], '--held-out', tmp_path / 'in.tsv') == 1
+  err = capsys.readouterr().err
+  assert 'another held_out (files: 0, now 1); denoise (files: 1, now 0)' in err
 
 
 def test_where_and_columns_choose_rows(tmp_path):

@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import stat
 from collections.abc import Iterator, Mapping, Sequence
 
-from t5score_jax.data import records, tables
+from t5score_jax.data import files, records, tables
 from t5score_jax.data.records import Segment
 
 HELP = (
@@ -38,14 +39,32 @@ class RecordFile:
   where: Mapping[str, Sequence[str]]
 
   def segments(self, ratings: Sequence[str] = ()) -> Iterator[Segment]:
-    """Reads the records; `records.stream_records` says what it raises."""
-    return records.stream_records(
+    """Reads the records.
+
+    Raises:
+      RecordError: there are none, such as when `where` matches no row;
+        `records.stream_records` says what else.
+    """
+    empty = True
+    for segment in records.stream_records(
       self.path,
       columns=self.columns,
       ratings=ratings,
       quoting=self.quoting,
       where=self.where,
-    )
+    ):
+      empty = False
+      yield segment
+    if empty:
+      chosen = ' '.join(
+        f'where:{name}={",".join(found)}' for name, found in self.where.items()
+      )
+      raise files.RecordError(
+        f'no row matches {chosen}; correct the pattern, or leave the file out'
+        if chosen
+        else 'there is no record; leave the file out',
+        path=self.path,
+      )
 
   def describe(self) -> dict[str, object]:
     """What decides how it is read, JSON; not where it is."""
@@ -61,12 +80,10 @@ def parse(words: Sequence[str], flag: str) -> RecordFile:
   """Reads FILE [SETTING=VALUE ...].
 
   Raises:
-    ValueError: a setting has another form, or the file is standard input,
-      which cannot be read twice.
+    ValueError: a setting has another form, or `check_regular` says so.
   """
   path, *settings = words
-  if path == '-':
-    raise ValueError(f'{flag} -: these files are read twice; give a file')
+  check_regular(path, flag)
   columns: dict[str, str] = {}
   where: dict[str, list[str]] = {}
   quoting = 'none'
@@ -94,3 +111,25 @@ def parse(words: Sequence[str], flag: str) -> RecordFile:
     else:
       columns[name] = value
   return RecordFile(path, columns, quoting, where)
+
+
+def check_regular(path: str, flag: str) -> None:
+  """Makes sure that a file can be read twice, unless it isn't there at all.
+
+  Raises:
+    ValueError: standard input, a pipe, a device or a folder: what was read
+      once would be missing, without a word, when it is read again.
+  """
+  try:
+    mode = stat.S_IFIFO if path == '-' else os.stat(path).st_mode
+  except OSError:
+    return  # said where it is opened
+  if stat.S_ISREG(mode):
+    return
+  if stat.S_ISDIR(mode):
+    raise ValueError(f'{flag} {path}: is a folder; name the files in it')
+  what = 'standard input' if path == '-' else 'a pipe or device'
+  raise ValueError(
+    f'{flag} {path}: is {what}, and these files are read twice; write it into '
+    'a file, and give that'
+  )

@@ -112,6 +112,8 @@ def _part(text: str) -> tuple[int, int]:
 def _run(args: argparse.Namespace) -> int:
   first, step = _part(args.shard)
   options = metric_arguments.metric_options(args)
+  if not args.rating.strip():
+    raise score.UsageError('--rating is empty; name the column of the scores')
   if args.rating in (*records.FIELDS, 'origin'):
     raise score.UsageError(f'--rating {args.rating}: pairs have such a column')
   shards = pair_shards.complete(args.pairs, 'pairs')

@@ -7,9 +7,11 @@ Reads the files and writes the folder; which pairs there are is in
 from __future__ import annotations
 
 import argparse
+import contextlib
 import dataclasses
 import itertools
 import json
+import os
 import shutil
 import sys
 from collections.abc import Iterator, Sequence
@@ -256,6 +258,8 @@ def _inputs(args: argparse.Namespace) -> _Inputs:
       originals=args.denoise or [],
       lengths=_lengths(args.lengths),
     )
+    for flag, path in _plain_files(args):
+      _record_files.check_regular(path, flag)
   except ValueError as error:
     raise UsageError(str(error)) from error
   if not (found.records or found.variants or found.originals):
@@ -263,13 +267,18 @@ def _inputs(args: argparse.Namespace) -> _Inputs:
       'no texts: give --input, --paraphrases, --reconstructions or --denoise '
       'FILE'
     )
-  if '-' in [path for _, path in found.variants] + list(found.originals):
-    raise UsageError('files are read twice: standard input (-) cannot be')
   if args.denoise == [] and not found.records:
     raise UsageError('--denoise needs FILE, or --input with references')
   if args.lengths and not args.denoise:
     raise UsageError('--lengths is for --denoise FILE')
   return found
+
+
+def _plain_files(args: argparse.Namespace) -> Iterator[tuple[str, str]]:
+  """The files that hold no records, each after its option."""
+  for name in ('paraphrases', 'reconstructions', 'denoise'):
+    for path in getattr(args, name) or ():
+      yield f'--{name}', path
 
 
 def _lengths(text: str | None) -> tuple[int, int] | None:
@@ -320,12 +329,33 @@ def _run(args: argparse.Namespace) -> None:
     'shard_size': args.shard_size,
     'version': t5score_jax.__version__,
   }
+  is_new = not os.path.exists(args.output)
   folder = pair_shards.Folder(args.output, 'pairs', identity)
   if folder.is_complete() and (folder.path / TEXTS_FILE).exists():
     if not args.quiet:
       print(f'{args.output}: all shards are there already')
     return
-  folder.write_manifest()
+  try:
+    _make(folder, inputs, recipe, args)
+  except BaseException:
+    if is_new:
+      # Fails, as it should, when there is something in it.
+      with contextlib.suppress(OSError):
+        folder.path.rmdir()
+    raise
+
+
+def _make(
+  folder: pair_shards.Folder,
+  inputs: _Inputs,
+  recipe: data_pairs.Recipe,
+  args: argparse.Namespace,
+) -> None:
+  """Reads everything, then writes everything.
+
+  The folder says whose it is (its manifest) only from the first shard on: a
+  mistake in an input can be corrected without choosing another folder.
+  """
   spill = folder.path / _SPILL
   shutil.rmtree(spill, ignore_errors=True)
   spill.mkdir()
@@ -433,6 +463,8 @@ def _write_shards(
     waiting += group or ()
     if not waiting or (group is not None and len(waiting) < size):
       continue
+    if not number:
+      folder.write_manifest()
     if folder.done(number):
       kept += len(waiting)
     else:

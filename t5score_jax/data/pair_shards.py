@@ -24,6 +24,7 @@ from t5score_jax.data import files, tables
 
 MANIFEST = 'manifest.json'
 _NAME = re.compile(r'part-([0-9]{5,})\.jsonl\.gz')
+_DIGEST = re.compile(r'[0-9a-f]{64}')
 _BLOCK = 2**20
 
 Row = Mapping[str, str | float]
@@ -87,7 +88,7 @@ class Folder:
     ours, theirs = self._whole['identity'], there.get('identity', {})
     if ours != theirs:
       wrong = [
-        f'{name} ({_short(theirs.get(name))}, now {_short(ours.get(name))})'
+        f'{name} ({_difference(theirs.get(name), ours.get(name))})'
         for name in dict.fromkeys([*theirs, *ours])
         if theirs.get(name) != ours.get(name)
       ]
@@ -176,9 +177,13 @@ def _info_path(folder: Path, number: int) -> Path:
 
 
 def shard_info(folder: Path, number: int) -> dict[str, Any] | None:
-  """A shard's description; None if it has none."""
-  path = _info_path(folder, number)
-  return _read_json(path) if path.is_file() else None
+  """A shard's description; None if it has none, or a damaged one."""
+  try:
+    found = _read_json(_info_path(folder, number))
+  except (FileNotFoundError, ShardError):
+    return None
+  whole = isinstance(found.get('rows'), int) and 'sha256' in found
+  return found if whole else None
 
 
 def manifest(folder: str | os.PathLike[str], kind: str) -> dict[str, Any]:
@@ -217,8 +222,10 @@ def complete(folder: str | os.PathLike[str], kind: str) -> list[dict[str, Any]]:
     info = shard_info(path, number)
     if info is None or not (path / shard_name(number)).is_file():
       raise ShardError(
-        f'{path / shard_name(number)}: is not there yet; {count} shards belong '
-        'to this folder: give the command that writes it once more'
+        f'{path / shard_name(number)}: is not there yet, or its description '
+        f'({_info_path(path, number).name}) is missing or damaged; {count} '
+        'shards belong to this folder: give the command that writes it once '
+        'more'
       )
     found.append(info)
   return found
@@ -256,7 +263,50 @@ def _chain(first: str, rest: Iterator[str]) -> Iterator[str]:
   yield from rest
 
 
+def _difference(theirs: Any, ours: Any) -> str:
+  """How two values of an identity differ, in words."""
+  if isinstance(theirs, dict) and isinstance(ours, dict):
+    parts = [
+      _difference(theirs.get(name), ours.get(name))
+      if name == 'sha256'
+      else f'{name}: {_difference(theirs.get(name), ours.get(name))}'
+      for name in dict.fromkeys([*theirs, *ours])
+      if theirs.get(name) != ours.get(name)
+    ]
+    return ', '.join(parts)
+  if _are_files(theirs) and _are_files(ours) and (theirs or ours):
+    if len(theirs) != len(ours):
+      return f'files: {len(theirs)}, now {len(ours)}'
+    return ', '.join(
+      f'{_file_label(number, two)}: {_difference(one, two)}'
+      for number, (one, two) in enumerate(zip(theirs, ours, strict=True), 1)
+      if one != two
+    )
+  if _is_digest(theirs) and _is_digest(ours):
+    return 'its contents are others now'
+  return f'{_short(theirs)}, now {_short(ours)}'
+
+
+def _is_digest(value: Any) -> bool:
+  return isinstance(value, str) and bool(_DIGEST.fullmatch(value))
+
+
+def _are_files(value: Any) -> bool:
+  """Whether this is a list of files' digests, or of what else is known."""
+  return isinstance(value, list) and all(
+    _is_digest(one) or (isinstance(one, dict) and 'sha256' in one)
+    for one in value
+  )
+
+
+def _file_label(number: int, described: Any) -> str:
+  name = described.get('file') if isinstance(described, dict) else None
+  return name or f'file {number}'
+
+
 def _short(value: Any) -> str:
+  if value is None:
+    return 'none'
   text = json.dumps(value, ensure_ascii=False)
   return text if len(text) <= 200 else f'{text[:200]}...'
 
@@ -264,10 +314,13 @@ def _short(value: Any) -> str:
 def _read_json(path: Path) -> dict[str, Any]:
   try:
     found = json.loads(path.read_text('utf-8'))
+    if not isinstance(found, dict):
+      raise ValueError('not an object')
   except ValueError as error:
-    raise ShardError(f'{path}: damaged ({error})') from error
-  if not isinstance(found, dict):
-    raise ShardError(f'{path}: damaged (not an object)')
+    raise ShardError(
+      f'{path}: damaged ({error}); remove its folder, or choose another one, '
+      'and give the command that writes it once more'
+    ) from error
   return found
 
 
