@@ -252,6 +252,45 @@ def test_a_tokenizer_has_to_be_given(encoder, tmp_path):
     comet.load_comet(tmp_path)
 
 
+def test_a_tokenizer_with_more_ids_than_rows_is_refused(
+  encoder, tmp_path, capsys
+):
+  model = make(encoder)
+  small = dataclasses.replace(model.config.encoder, vocab_size=9)
+  config = dataclasses.replace(model.config, encoder=small)
+  params = heads.init_params(config, jax.random.key(0))
+  made = estimators.Estimator(config, params, model.tokenizer)
+  estimators.save(made, tmp_path / 'a')
+  comet.save_comet(made, tmp_path / 'c')
+  message = 'the tokenizer has .* ids, the embedding only 9 rows'
+  with pytest.raises(CheckpointError, match=message):
+    estimators.load(tmp_path / 'a')
+  with pytest.raises(CheckpointError, match=message):
+    comet.load_comet(tmp_path / 'c')
+  places = [str(tmp_path / 'c'), str(tmp_path / 'd')]
+  assert cli.main(['convert', '--to', 'estimator', *places]) == 1
+  error = capsys.readouterr().err
+  assert error.count('\n') == 1 and 'only 9 rows' in error
+  assert not (tmp_path / 'd').exists()
+
+
+def test_heads_and_settings_of_comet_are_checked(encoder, tmp_path, capsys):
+  comet.save_comet(make(encoder), tmp_path)
+  for heads_said in (0, -1, 3):
+    with pytest.raises(CheckpointError, match=f'^{heads_said} attention heads'):
+      comet.load_comet(tmp_path, num_heads=heads_said)
+  places = ['--to', 'estimator', str(tmp_path), str(tmp_path / 'd')]
+  with pytest.raises(SystemExit) as caught:
+    cli.main(['convert', '--num-heads', '0', *places])
+  assert caught.value.code == 2
+  assert '0 is not positive' in capsys.readouterr().err
+  (tmp_path / 'hparams.yaml').write_text('pool: avg\nlayer: mix: 3\n')
+  with pytest.raises(CheckpointError) as damaged:
+    comet.load_comet(tmp_path)
+  assert 'hparams.yaml, line 2: not YAML (mapping' in str(damaged.value)
+  assert '\n' not in str(damaged.value)
+
+
 class Attack:
   """What a hostile pickle would do."""
 
@@ -364,6 +403,11 @@ def test_embedded_models_are_converted_by_name(tmp_path, monkeypatch, capsys):
     (['--to', 'bundle'], 2, '--to bundle: a model of kind estimator is comet'),
     (['--to', 'comet', '--num-heads', '2'], 2, 'is for COMET checkpoints'),
     (['--to', 'comet', '--vocabulary', 'bytes'], 2, 'is for T5 models'),
+    (
+      ['--to', 'hf', '--max-shard-size', '1KB'],
+      2,
+      '--max-shard-size is for T5',
+    ),
     (['--to', 'comet', '--dtype', 'bfloat16'], 2, 'float32'),
     (['--to', 'estimator', '--from', 'comet'], 2, '--from comet: a model of'),
   ],

@@ -87,14 +87,13 @@ def load_comet(
   settings = _read_settings(folder / SETTINGS_FILE)
   tensors = torch_files.open_file(weights_path, entry='state_dict')
   encoder = _encoder_config(settings, tensors, num_heads, str(weights_path))
+  place = Path(tokenizer) if tokenizer else folder
+  # Before the weights, of which there may be many.
+  chosen = _tokenizer(place)
+  encoders.check_vocabulary(chosen, encoder, place)
   config = _estimator_config(settings, encoder, layer_transformation)
   params = _read_params(config, tensors, str(weights_path))
-  return Estimator(
-    config,
-    params,
-    _tokenizer(Path(tokenizer) if tokenizer else folder),
-    {'name': folder.resolve().name},
-  )
+  return Estimator(config, params, chosen, {'name': folder.resolve().name})
 
 
 def _find(path: Path) -> tuple[Path, Path]:
@@ -122,7 +121,11 @@ def _read_settings(path: Path) -> dict[str, Any]:
   try:
     found = yaml.safe_load(path.read_text('utf-8'))
   except (yaml.YAMLError, UnicodeDecodeError) as error:
-    raise CheckpointError(f'{path}: not YAML ({error})') from error
+    mark = getattr(error, 'problem_mark', None)
+    line = '' if mark is None else f', line {mark.line + 1}'
+    # A marked error's own text has several lines.
+    said = getattr(error, 'problem', None) or error
+    raise CheckpointError(f'{path}{line}: not YAML ({said})') from error
   if not isinstance(found, dict):
     raise CheckpointError(f'{path}: not a list of settings')
   unknown = sorted(set(found) - _IGNORED)
@@ -203,6 +206,13 @@ def _encoder_config(
       ) from None
 
   vocab_size, width = shape('embeddings.word_embeddings')
+  if num_heads is None:
+    num_heads = max(1, width // _HEAD_WIDTHS.get(width, _HEAD_WIDTH))
+  elif num_heads < 1 or width % num_heads:
+    raise CheckpointError(
+      f'{num_heads} attention heads: the width of the encoder is {width}, '
+      'which they must divide'
+    )
   layers = {
     int(match[1])
     for name in tensors
@@ -211,8 +221,7 @@ def _encoder_config(
   return bert.BertConfig(
     vocab_size=vocab_size,
     emb_dim=width,
-    num_heads=num_heads
-    or max(1, width // _HEAD_WIDTHS.get(width, _HEAD_WIDTH)),
+    num_heads=num_heads,
     mlp_dim=shape('encoder.layer.0.intermediate.dense')[0],
     num_layers=len(layers),
     max_positions=shape('embeddings.position_embeddings')[0],

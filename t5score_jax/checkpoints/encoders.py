@@ -106,12 +106,27 @@ def load_encoder(path: str | os.PathLike[str]) -> EncoderBundle:
   config = read_config(folder)
   params = read_params(config, huggingface_weights.open_folder(folder))
   tokenizer = load_tokenizer(folder)
+  check_vocabulary(tokenizer, config, folder)
+  return EncoderBundle(config, params, tokenizer, folder.resolve().name)
+
+
+def check_vocabulary(
+  tokenizer: SubwordTokenizer,
+  config: BertConfig,
+  where: str | os.PathLike[str],
+) -> None:
+  """Raises EncoderError where a tokenizer has ids without an embedding.
+
+  Args:
+    tokenizer: text to ids.
+    config: the network's shape.
+    where: the tokenizer's folder, for the message.
+  """
   if tokenizer.vocab_size > config.vocab_size:
     raise EncoderError(
-      f'{folder}: the tokenizer has {tokenizer.vocab_size} ids, the embedding '
-      f'only {config.vocab_size} rows'
+      f'{os.fspath(where)}: the tokenizer has {tokenizer.vocab_size} ids, the '
+      f"embedding only {config.vocab_size} rows; give the encoder's own"
     )
-  return EncoderBundle(config, params, tokenizer, folder.resolve().name)
 
 
 def read_config(folder: Path) -> BertConfig:

@@ -20,7 +20,7 @@ import numpy as np
 import safetensors.numpy
 
 from t5score_jax.checkpoints import bundle as bundles
-from t5score_jax.checkpoints import kinds, safetensors_files
+from t5score_jax.checkpoints import encoders, kinds, safetensors_files
 from t5score_jax.checkpoints.weights import CheckpointError, LazyArray, diff
 from t5score_jax.data import files
 from t5score_jax.data.subwords import SubwordTokenizer, load_tokenizer
@@ -114,7 +114,9 @@ def read_description(
     if found['format'] != FORMAT:
       raise CheckpointError(f'{path}: format {found["format"]} is not known')
     config = heads.EstimatorConfig(**found['model'])
-    return config, load_tokenizer(path), dict(found['settings'])
+    tokenizer = load_tokenizer(path)
+    encoders.check_vocabulary(tokenizer, config.encoder, path)
+    return config, tokenizer, dict(found['settings'])
   except CheckpointError:
     raise
   except (OSError, ValueError, TypeError, KeyError) as error:

@@ -47,6 +47,7 @@ def problem(args: argparse.Namespace) -> str:
     ('--activation', args.activation),
     ('--vocabulary', args.vocabulary),
     ('--scan', args.scan),
+    ('--max-shard-size', args.max_shard_size),
   ):
     if given:
       return f'{flag} is for T5 models'

@@ -16,7 +16,6 @@ from t5score_jax.commands import (
   _board_show,
   _board_site,
 )
-
 from t5score_jax.data import files
 
 SUMMARY = 'bidimensional leaderboards: generators and metrics compete'

@@ -16,6 +16,7 @@ from pathlib import Path
 
 from t5score_jax.checkpoints import kinds
 from t5score_jax.commands import _convert_estimator
+from t5score_jax.commands._metric_arguments import positive
 
 SUMMARY = 'convert checkpoints between T5X, Hugging Face and this library'
 
@@ -117,9 +118,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
   parser.add_argument(
     '--max-shard-size',
     type=_size,
-    default='5GB',
     metavar='SIZE',
-    help='of the safetensors files of a large model (default: %(default)s)',
+    help='of the safetensors files of a large T5 model (default: 5GB)',
   )
   parser.add_argument(
     '--scan',
@@ -135,7 +135,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
   )
   regressors.add_argument(
     '--num-heads',
-    type=int,
+    type=positive,
     metavar='N',
     help="the encoder's attention heads (default: one for each 64 of its "
     'width; 80 in XLM-R XL, 128 in XXL)',
@@ -174,7 +174,7 @@ def _size(text: str) -> int:
 def run(args: argparse.Namespace) -> int:
   """Runs the verb; returns the exit code."""
   from t5score_jax.checkpoints import convert
-  from t5score_jax.checkpoints.weights import Options
+  from t5score_jax.checkpoints.weights import SHARD_BYTES, Options
 
   start = time.monotonic()
   args.source = _place(args.source)
@@ -209,7 +209,7 @@ def run(args: argparse.Namespace) -> int:
         args.output_format,
         scan_layers=scan,
         dtype=dtype,
-        max_shard_bytes=args.max_shard_size,
+        max_shard_bytes=args.max_shard_size or SHARD_BYTES,
         progress=advance,
       )
   except UsageError as error:
