@@ -13,7 +13,9 @@ From an encoder of the BERT family, such as the teacher's:
               --layer, centred and reduced by principal components.
 
 A smaller vocabulary (--vocabulary) keeps the special pieces, single characters,
-so that no text becomes unknown, and the most frequent pieces of the texts.
+so that no text becomes unknown, and the most frequent pieces of the texts. It,
+and --start matching, need the encoder's list of WordPieces (vocab.txt).
+The folder appears whole or not at all; one that is there is left as it is.
 """
 
 from __future__ import annotations
@@ -31,7 +33,7 @@ import jax
 import numpy as np
 
 from t5score_jax import encoding
-from t5score_jax.checkpoints import encoders, miniatures
+from t5score_jax.checkpoints import convert, encoders, folders, miniatures
 from t5score_jax.data import files, subwords
 from t5score_jax.nn import cross_encoder, matching_init
 from t5score_jax.nn.bert import BertConfig
@@ -40,6 +42,14 @@ _SPECIAL = ('[PAD]', '[UNK]', '[CLS]', '[SEP]', '[MASK]')
 _CHUNK = 2000
 # Tokens of a text whose states are averaged.
 _LENGTH = 128
+# Tokens of a pair that make sense, as in `cache_pairs.py`.
+_FEWEST = 8
+
+
+def _positive(text: str) -> int:
+  if not (text.isascii() and text.isdecimal() and int(text)):
+    raise argparse.ArgumentTypeError(f'{text}: a whole number from 1 on')
+  return int(text)
 
 
 def parser() -> argparse.ArgumentParser:
@@ -60,34 +70,37 @@ def parser() -> argparse.ArgumentParser:
   )
   result.add_argument(
     '--limit',
-    type=int,
+    type=_positive,
     default=10000,
     metavar='N',
     help='texts that the encoder reads, evenly spread (default: %(default)s)',
   )
   result.add_argument(
     '--vocabulary',
-    type=int,
+    type=_positive,
     metavar='N',
     help="pieces, most frequent in --texts first (default: the encoder's)",
   )
   result.add_argument(
-    '--layers', type=int, default=2, help='(default: %(default)s)'
+    '--layers', type=_positive, default=2, help='(default: %(default)s)'
   )
   result.add_argument(
-    '--width', type=int, help="of a matching start (default: the encoder's)"
+    '--width',
+    type=_positive,
+    help="of a matching start (default: the encoder's)",
   )
   result.add_argument(
-    '--heads', type=int, default=2, help='likewise (default: %(default)s)'
+    '--heads', type=_positive, default=2, help='likewise (default: %(default)s)'
   )
   result.add_argument(
-    '--mlp', type=int, metavar='N', help='likewise (default: 4 x width)'
+    '--mlp', type=_positive, metavar='N', help='likewise (default: 4 x width)'
   )
   result.add_argument(
     '--positions',
-    type=int,
-    default=128,
-    help='longest pair, in tokens (default: %(default)s)',
+    type=_positive,
+    metavar='N',
+    help=f'longest pair, in tokens, {_FEWEST} or more; a truncated start has '
+    "no more than the encoder (default: 128, or the encoder's if fewer)",
   )
   result.add_argument(
     '--layer',
@@ -116,15 +129,14 @@ def small_tokenizer(
   """A tokenizer of fewer pieces, and these in the order of their ids.
 
   Raises:
-    ValueError: the encoder has no WordPiece vocabulary (vocab.txt), or `size`
-      does not even hold its characters.
+    ValueError: `size` does not even hold the characters.
   """
   file = folder / subwords.WORDPIECE_FILE
-  if not file.is_file():
-    raise ValueError(f'{file}: --vocabulary needs a list of WordPieces')
   known = file.read_text('utf-8').splitlines()
   characters = [p for p in known if len(p.removeprefix('##')) == 1]
   kept = [*_SPECIAL, *characters]
+  if missing := sorted({*_SPECIAL} - {*known}):
+    raise ValueError(f'{file}: there is no piece {", ".join(missing)}')
   if len(kept) > size:
     raise ValueError(
       f'--vocabulary {size}: special pieces and characters alone are '
@@ -216,20 +228,127 @@ def truncated(
   return config, dict(params)
 
 
+def check_places(encoder: Path, output: Path) -> None:
+  """Finds out before the work whether the folder may be made.
+
+  Raises:
+    CheckpointError: something has the name.
+    ValueError: it is the encoder, or in it.
+  """
+  if output.resolve().is_relative_to(encoder.resolve()):
+    raise ValueError(f'-o {output}: is in ENCODER; choose another place')
+  convert.check_output(output)
+
+
+def positions(args: argparse.Namespace, bundle: encoders.EncoderBundle) -> int:
+  """The longest pair, in tokens.
+
+  Raises:
+    ValueError: too few, or more than a truncated encoder has.
+  """
+  most = bundle.config.max_length
+  if args.positions is None:
+    return min(miniatures.MAX_LENGTH, most)
+  if args.positions < _FEWEST:
+    raise ValueError(f'--positions {args.positions}: at least {_FEWEST}')
+  if args.start == 'truncated' and args.positions > most:
+    raise ValueError(
+      f'--positions {args.positions}: a truncated start keeps those of the '
+      f'encoder, {most}; give no more'
+    )
+  return int(args.positions)
+
+
+def read_pieces(folder: Path, size: int) -> list[str]:
+  """The encoder's WordPieces in the order of their ids.
+
+  Raises:
+    ValueError: it has no list of them, or one that lacks ids of the `size` of
+      its tokenizer.
+  """
+  file = folder / subwords.WORDPIECE_FILE
+  if not file.is_file():
+    raise ValueError(
+      f'{file}: is not there; --start matching and --vocabulary need the '
+      'list of WordPieces (--start truncated without --vocabulary does not)'
+    )
+  pieces = file.read_text('utf-8').splitlines()
+  if len(pieces) < size:
+    raise ValueError(
+      f'{file}: {len(pieces)} pieces, but the tokenizer has {size}; give the '
+      "encoder's own list"
+    )
+  return pieces
+
+
+def read_texts(args: argparse.Namespace) -> list[str]:
+  """The texts, if any are given.
+
+  Raises:
+    ValueError: they are needed, and there are none.
+  """
+  if not args.texts:
+    if args.vocabulary or args.start == 'matching':
+      raise ValueError('--vocabulary and --start matching need --texts')
+    return []
+  texts = files.read_lines(args.texts)
+  if not any(map(str.strip, texts)):
+    raise ValueError(f'--texts {args.texts}: there is no text in it')
+  return texts
+
+
+def matching(
+  args: argparse.Namespace,
+  bundle: encoders.EncoderBundle,
+  pieces: Sequence[str],
+  texts: Sequence[str],
+) -> tuple[BertConfig, dict[str, Any]]:
+  """A network of the shape that was asked for, which can compare words."""
+  width = args.width or bundle.config.emb_dim
+  config = BertConfig(
+    vocab_size=len(pieces),
+    emb_dim=width,
+    num_heads=args.heads,
+    mlp_dim=args.mlp or 4 * width,
+    num_layers=args.layers,
+    max_positions=positions(args, bundle),
+    pad_id=pieces.index('[PAD]'),
+  )
+  size = matching_init.word_dimensions(config)
+  if size < 1:
+    raise ValueError(
+      f'--width {width} with --heads {args.heads}: a head needs more than '
+      f'{matching_init.FLAGS} dimensions'
+    )
+  chosen = np.linspace(0, len(texts) - 1, min(args.limit, len(texts)))
+  words = word_vectors(
+    bundle, pieces, [texts[n] for n in chosen.astype(int)], args.layer, size
+  )
+  params = matching_init.with_matching_heads(
+    config, jax.random.key(args.seed), words
+  )
+  return config, params
+
+
 def run(args: argparse.Namespace) -> str:
   """Makes the folder; returns what to say of it."""
-  folder = Path(args.encoder)
+  folder, output = Path(args.encoder), Path(args.output)
+  check_places(folder, output)
   bundle = encoders.load_encoder(folder)
-  texts: list[str] = []
-  if args.texts:
-    texts = files.read_lines(args.texts)
-  elif args.vocabulary or args.start == 'matching':
-    raise ValueError('--vocabulary and --start matching need --texts')
+  length = positions(args, bundle)
+  kind = encoders.settings_from_config(bundle.config)['model_type']
+  if args.start == 'truncated' and kind != 'bert':
+    raise ValueError(
+      f'{folder}: is of the kind {kind}, and a miniature can only be a BERT; '
+      'give such an encoder'
+    )
+  texts = read_texts(args)
   counts = count_pieces(bundle.tokenizer, texts)
-  file = folder / subwords.WORDPIECE_FILE
-  pieces = file.read_text('utf-8').splitlines()
   tokenizer = bundle.tokenizer
   rows = np.arange(bundle.config.vocab_size)
+  pieces: list[str] = []
+  if args.vocabulary or args.start == 'matching':
+    pieces = read_pieces(folder, tokenizer.vocab_size)
   if args.vocabulary:
     ids = {piece: n for n, piece in enumerate(pieces)}
     tokenizer, pieces = small_tokenizer(folder, counts, args.vocabulary)
@@ -237,43 +356,24 @@ def run(args: argparse.Namespace) -> str:
   if args.start == 'truncated':
     config, params = truncated(bundle, rows, args.layers, args.seed)
   else:
-    width = args.width or bundle.config.emb_dim
-    config = BertConfig(
-      vocab_size=len(pieces),
-      emb_dim=width,
-      num_heads=args.heads,
-      mlp_dim=args.mlp or 4 * width,
-      num_layers=args.layers,
-      max_positions=args.positions,
-      pad_id=pieces.index('[PAD]'),
-    )
-    chosen = np.linspace(0, len(texts) - 1, min(args.limit, len(texts)))
-    words = word_vectors(
-      bundle,
-      pieces,
-      [texts[n] for n in chosen.astype(int)],
-      args.layer,
-      matching_init.word_dimensions(config),
-    )
-    params = matching_init.with_matching_heads(
-      config, jax.random.key(args.seed), words
-    )
-  settings = {'name': Path(args.output).name, 'max_length': args.positions}
+    config, params = matching(args, bundle, pieces, texts)
+  settings = {'name': output.resolve().name, 'max_length': length}
   model = miniatures.Miniature(
     config, jax.device_get(params), tokenizer, settings
   )
-  miniatures.save(model, args.output)
+  with folders.new_folder(output) as temporary:
+    miniatures.save(model, temporary)
   count = sum(leaf.size for leaf in jax.tree.leaves(params))
-  known = sum(counts[piece] for piece in pieces)
-  return (
-    f'{args.output}: {count:,} parameters, {len(pieces):,} pieces, which are '
-    f'{known / max(sum(counts.values()), 1):.1%} of those in the texts'
-  )
+  said = f'{output}: {count:,} parameters, {tokenizer.vocab_size:,} pieces'
+  if not texts:
+    return said
+  known = sum(counts[p] for p in pieces) if pieces else counts.total()
+  return f'{said}, which are {known / counts.total():.1%} of those in the texts'
 
 
-def main() -> int:
+def main(arguments: Sequence[str] | None = None) -> int:
   """Runs the program; returns its exit code."""
-  args = parser().parse_args()
+  args = parser().parse_args(arguments)
   try:
     print(run(args))
   except (ValueError, OSError) as error:
