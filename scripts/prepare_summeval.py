@@ -29,7 +29,6 @@ import json
 import re
 import sys
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 DIMENSIONS = ('coherence', 'consistency', 'fluency', 'relevance')
@@ -83,17 +82,17 @@ def parser() -> argparse.ArgumentParser:
 def main(arguments: list[str] | None = None) -> int:
   """Runs the program; returns its exit code."""
   args = parser().parse_args(arguments)
-  from t5score_jax.data import records  # slow: --help does not need them
+  from t5score_jax.data import files, records  # slow, and --help needs none
 
   try:
+    read = ('experts', 'references', 'articles', 'summaries', 'leave_out')
+    inputs = [getattr(args, name, None) for name in read]
+    files.check_not_input(args.output, inputs, 'output')
     if args.corpus == 'summeval':
       segments = _summeval(args)
     else:
       segments = _realsumm(args)
     records.write_records(args.output, segments)
-  except KeyError as error:
-    print(f'error: a line of the corpus has no {error}', file=sys.stderr)
-    return 1
   except (ValueError, OSError) as error:
     print(f'error: {error}', file=sys.stderr)
     return 1
@@ -111,18 +110,22 @@ def _summeval(args: argparse.Namespace) -> list[Any]:
 
   experts = list(_lines(args.experts))
   highlights = {
-    row['seg_id']: row['hyp'] for row in experts if row['SYS'] == HIGHLIGHTS
+    row.text('seg_id'): row.text('hyp')
+    for row in experts
+    if row.text('SYS') == HIGHLIGHTS
   }
-  references = {row['seg_id']: row['refs'] for row in _lines(args.references)}
+  references = {
+    row.text('seg_id'): row.texts('refs') for row in _lines(args.references)
+  }
   # Named by the corpus and its part before the article's own number.
   articles = {
-    row['doc_id'].rpartition('-')[2]: detokenized(row['src'])
+    row.text('doc_id').rpartition('-')[2]: detokenized(row.text('src'))
     for row in _lines(args.articles)
   }
   segments = []
   for row in experts:
-    document = row['seg_id']
-    if row['SYS'] == HIGHLIGHTS and not args.human:
+    document = row.text('seg_id')
+    if row.text('SYS') == HIGHLIGHTS and not args.human:
       continue
     for known, what in (
       (highlights, args.experts),
@@ -131,18 +134,20 @@ def _summeval(args: argparse.Namespace) -> list[Any]:
     ):
       if document not in known:
         raise ValueError(f'{what}: there is nothing about article {document}')
-    for annotation in row['expert_annotations']:
+    for annotation in row.rows('expert_annotations'):
       segments.append(
         Segment(
-          hypothesis=row['hyp'],
+          hypothesis=row.text('hyp'),
           source=articles[document],
           references=(highlights[document], *references[document]),
-          system=row['SYS'],
+          system=row.text('SYS'),
           document=document,
           segment=document,
-          ratings={name: float(annotation[name]) for name in DIMENSIONS},
+          ratings={name: annotation.number(name) for name in DIMENSIONS},
         )
       )
+  if not segments:
+    raise ValueError(f'{args.experts}: there is no system in it')
   return segments
 
 
@@ -157,23 +162,26 @@ def _realsumm(args: argparse.Namespace) -> list[Any]:
     }
   segments, left_out = [], set()
   for row in _lines(args.summaries):
-    document = str(row['doc_id'])
-    if _letters(row['src']) in known:
+    document = row.name('doc_id')
+    if _letters(row.text('src')) in known:
       left_out.add(document)
       continue
-    name = row['system'].removesuffix('.txt')
+    name = row.text('system').removesuffix('.txt')
     segments.append(
       records.Segment(
-        hypothesis=untagged(row['hyp']),
-        source=detokenized(row['src']),
-        references=(untagged(row['ref']),),
+        hypothesis=untagged(row.text('hyp')),
+        source=detokenized(row.text('src')),
+        references=(untagged(row.text('ref')),),
         # The same system took part among extractive and abstractive ones.
-        system=f'{row["split"]}/{name}',
+        system=f'{row.text("split")}/{name}',
         document=document,
         segment=document,
-        ratings={'litepyramid': float(row['litepyramid_recall'])},
+        ratings={'litepyramid': row.number('litepyramid_recall')},
       )
     )
+  if not segments:
+    why = f'; {args.leave_out} has all its articles' if left_out else ''
+    raise ValueError(f'{args.summaries}: no row is left{why}')
   if args.leave_out:
     print(f'{len(left_out)} articles of {args.leave_out} left out')
   return segments
@@ -204,20 +212,99 @@ def _letters(text: str) -> str:
   return re.sub(r'[^a-z0-9]', '', text.lower())[:150]
 
 
-def _lines(path: str | Path) -> Iterator[dict[str, Any]]:
+class _Row:
+  """An object of a file; what is asked of it is there, or an error says where.
+
+  Every method raises RecordError, which names file, line and field.
+  """
+
+  def __init__(self, values: dict[str, Any], path: str, line: int):
+    self._values, self._path, self._line = values, path, line
+
+  def _error(self, problem: str, field: str) -> Exception:
+    from t5score_jax.data import files
+
+    return files.RecordError(
+      f'{problem}; fetch the corpus again',
+      path=self._path,
+      line=self._line,
+      field=field,
+    )
+
+  def _get(self, field: str) -> Any:
+    if field not in self._values:
+      raise self._error('is missing', field)
+    return self._values[field]
+
+  def text(self, field: str) -> str:
+    """A text."""
+    value = self._get(field)
+    if not isinstance(value, str):
+      raise self._error(f'is no text, but {_kind(value)}', field)
+    return value
+
+  def name(self, field: str) -> str:
+    """A text or a whole number, as a text."""
+    value = self._get(field)
+    if isinstance(value, int) and not isinstance(value, bool):
+      return str(value)
+    return self.text(field)
+
+  def number(self, field: str) -> float:
+    """A finite number."""
+    value = self._get(field)
+    if isinstance(value, (int, float)) and not isinstance(value, bool):
+      # Comparing cannot overflow, as converting can.
+      if abs(value) <= sys.float_info.max:
+        return float(value)
+      raise self._error('is no finite number', field)
+    raise self._error(f'is no number, but {_kind(value)}', field)
+
+  def texts(self, field: str) -> list[str]:
+    """A list of texts, not empty."""
+    value = self._get(field)
+    if not (value and isinstance(value, list)):
+      raise self._error(f'is no list of texts, but {_kind(value)}', field)
+    for number, one in enumerate(value, 1):
+      if not isinstance(one, str):
+        raise self._error(f'text {number} is {_kind(one)}', field)
+    return value
+
+  def rows(self, field: str) -> list[_Row]:
+    """A list of objects, not empty."""
+    value = self._get(field)
+    if not (value and isinstance(value, list)):
+      raise self._error(f'is no list of objects, but {_kind(value)}', field)
+    for number, one in enumerate(value, 1):
+      if not isinstance(one, dict):
+        raise self._error(f'object {number} is {_kind(one)}', field)
+    return [_Row(one, self._path, self._line) for one in value]
+
+
+def _kind(value: Any) -> str:
+  """What a JSON value is, short enough for a message."""
+  text = json.dumps(value)
+  return text if len(text) <= 40 else f'{text[:40]}...'
+
+
+def _lines(path: str) -> Iterator[_Row]:
   from t5score_jax.data import files
 
+  empty = True
   with files.open_text(path) as lines:
     for number, line in enumerate(lines, 1):
+      empty = False
       try:
         row = json.loads(line)
       except ValueError as error:
         raise files.RecordError(
-          f'not JSON ({error})', path=str(path), line=number
+          f'not JSON ({error})', path=path, line=number
         ) from error
       if not isinstance(row, dict):
-        raise files.RecordError('not an object', path=str(path), line=number)
-      yield row
+        raise files.RecordError('not an object', path=path, line=number)
+      yield _Row(row, path, number)
+  if empty:
+    raise files.RecordError('the file is empty; fetch it again', path=path)
 
 
 if __name__ == '__main__':

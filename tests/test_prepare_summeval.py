@@ -123,5 +123,84 @@ def test_what_is_missing_is_said(tmp_path, corpus, broken, capsys):
   assert 'broken.gz, line 1' in capsys.readouterr().err
 
 
+def _damage(path, **changes):
+  with gzip.open(path, 'rt') as lines:
+    rows = [json.loads(line) for line in lines]
+  rows[-1].update(changes)
+  _write(path, rows)
+
+
+@pytest.mark.parametrize(
+  ('broken', 'changes', 'place'),
+  [
+    (0, {'expert_annotations': [{**_expert(1), 'fluency': None}]}, 'fluency'),
+    (0, {'expert_annotations': [{'coherence': 1}]}, 'consistency'),
+    (0, {'expert_annotations': 'bad'}, 'expert_annotations'),
+    (0, {'expert_annotations': ['bad']}, 'expert_annotations'),
+    (0, {'expert_annotations': []}, 'expert_annotations'),
+    (0, {'hyp': None}, 'hyp'),
+    (0, {'SYS': 3}, 'SYS'),
+    (0, {'seg_id': []}, 'seg_id'),
+    (1, {'refs': None}, 'refs'),
+    (1, {'refs': 'one string'}, 'refs'),
+    (1, {'refs': ['a', None]}, 'refs'),
+    (2, {'doc_id': 7}, 'doc_id'),
+    (2, {'src': {}}, 'src'),
+  ],
+)
+def test_damaged_summeval(tmp_path, corpus, broken, changes, place, capsys):
+  _damage(corpus[broken], **changes)
+  out = tmp_path / 'out.jsonl'
+  assert _module().main(['summeval', *corpus, str(out)]) == 1
+  line = 3 if broken == 0 else 1
+  error = capsys.readouterr().err
+  assert error.startswith(f'error: {corpus[broken]}, line {line}, field ')
+  assert repr(place) in error and error.count('\n') == 1
+  assert not out.exists()
+
+
+@pytest.mark.parametrize(
+  'changes',
+  [
+    {'litepyramid_recall': None},
+    {'litepyramid_recall': True},
+    {'litepyramid_recall': float('nan')},
+    {'litepyramid_recall': 10**400},
+    {'system': None},
+    {'split': 1},
+    {'doc_id': None},
+    {'hyp': None},
+    {'ref': ['a']},
+    {'src': None},
+  ],
+)
+def test_damaged_realsumm(tmp_path, changes, capsys):
+  row = {
+    'split': 'abs', 'doc_id': 1, 'system': 'x.txt', 'src': 's', 'ref': 'r',
+    'hyp': 'h', 'litepyramid_recall': 0.5,
+  }  # fmt: skip
+  path = _write(tmp_path / 'in.gz', [row, row | changes])
+  out = tmp_path / 'out.jsonl'
+  assert _module().main(['realsumm', path, str(out)]) == 1
+  error = capsys.readouterr().err
+  assert error.startswith(f'error: {path}, line 2, field {[*changes][0]!r}')
+  assert error.count('\n') == 1 and not out.exists()
+
+
+def test_nothing_is_an_error_and_inputs_are_kept(tmp_path, corpus, capsys):
+  main, out = _module().main, str(tmp_path / 'out.jsonl')
+  empty = _write(tmp_path / 'empty.gz', [])
+  assert main(['summeval', empty, *corpus[1:], out]) == 1
+  assert 'empty.gz: the file is empty' in capsys.readouterr().err
+  assert main(['realsumm', empty, out]) == 1
+  assert 'the file is empty' in capsys.readouterr().err
+  for path in corpus:
+    before = pathlib.Path(path).read_bytes()
+    assert main(['summeval', *corpus, path]) == 1
+    assert f'output {path}: is an input too' in capsys.readouterr().err
+    assert pathlib.Path(path).read_bytes() == before
+  assert not pathlib.Path(out).exists()
+
+
 def test_examples_of_the_script():
   assert doctest.testmod(_module()).failed == 0
