@@ -13,8 +13,8 @@ The first makes phase 2 of what `t5score annotate` wrote (Kamal Eddine et al.
 sequence, the longer cut first; `ratings.npy`, float32 [examples]; and
 `info.json`. `training.inputs.ArrayDataset` reads it. With --held-out-share
 there are two, OUT/train and OUT/held_out, and no source has pairs in both.
-Equal pairs become one example with the mean of their ratings. A folder appears
-whole or not at all; memory holds a few numbers a pair, not the texts.
+Equal pairs become one example with the mean of their ratings. OUT appears whole
+or not at all, both parts at once; memory holds a few numbers a pair, no texts.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from typing import Any
 
 import numpy as np
 
-from t5score_jax.checkpoints import encoders
+from t5score_jax.checkpoints import encoders, folders
 from t5score_jax.commands import _record_files
 from t5score_jax.data import pair_shards, subwords
 from t5score_jax.data import pairs as data_pairs
@@ -39,6 +39,8 @@ from t5score_jax.training import inputs
 
 _CHUNK = 2048
 TRAIN, HELD_OUT = 'train', 'held_out'
+_LARGEST = float(np.finfo(np.float32).max)
+ARRAYS = ('tokens', 'token_types', 'ratings')
 
 
 def parser() -> argparse.ArgumentParser:
@@ -116,7 +118,10 @@ def parser() -> argparse.ArgumentParser:
     help='the folder to be made; it must not be there, see --overwrite',
   )
   result.add_argument(
-    '--overwrite', action='store_true', help='replace the folder if it exists'
+    '--overwrite',
+    action='store_true',
+    help='replace the folder if it exists and holds such arrays alone, in one '
+    'part or two',
   )
   return result
 
@@ -157,11 +162,14 @@ class Annotated:
   def __iter__(self) -> Iterator[Example]:
     for folder, shards in self._shards.items():
       for number, shard in enumerate(shards):
-        for row in pair_shards.read_rows(folder, number, shard['sha256']):
+        rows = pair_shards.read_rows(folder, number, shard['sha256'])
+        for line, row in enumerate(rows, 1):
           ids = [row.get(k) for k in ('language_pair', 'document', 'segment')]
-          yield Example(
-            row['hypothesis'], row['reference'], row[self._rating], str(ids)
-          )
+          rating = row[self._rating]
+          if not _fits(rating):
+            name = pair_shards.shard_name(number)
+            raise _too_large(rating, f'{folder}/{name}, line {line}')
+          yield Example(row['hypothesis'], row['reference'], rating, str(ids))
 
 
 class Judged:
@@ -179,17 +187,30 @@ class Judged:
   def __iter__(self) -> Iterator[Example]:
     self.left_out = 0
     for file in self._files:
-      for s in file.segments([self._rating]):
+      for number, s in enumerate(file.segments([self._rating]), 1):
         if self._rating not in s.ratings or not s.references:
           self.left_out += 1
           continue
+        rating = s.ratings[self._rating]
+        if not _fits(rating):
+          chosen = ' of those chosen' if file.where else ''
+          raise _too_large(rating, f'{file.path}, record {number}{chosen}')
         shared = s.source or s.references[0]
         # Files may number the segments of each system anew: the text decides.
         source = str([s.language_pair, shared])
         for reference in s.references:
-          yield Example(
-            s.hypothesis, reference, s.ratings[self._rating], source
-          )
+          yield Example(s.hypothesis, reference, rating, source)
+
+
+def _fits(rating: float) -> bool:
+  return abs(rating) <= _LARGEST
+
+
+def _too_large(rating: float, place: str) -> ValueError:
+  return ValueError(
+    f'{place}: the rating {rating:g} is beyond single precision; correct it, '
+    'or leave the row out'
+  )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -275,19 +296,17 @@ def write(
   tokens: Tokens,
   info: dict[str, Any],
   swap: bool = False,
-  overwrite: bool = False,
 ) -> dict[str, Any]:
   """Writes one folder of arrays.
 
   Args:
-    folder: where; it appears whole or not at all.
+    folder: where, a new folder.
     examples: all of them, in the order of `keep`.
     keep: bool [rows], which are written.
     ratings: [rows], what is learned.
     tokens: makes ids.
     info: what `info.json` says besides.
     swap: whether each pair is written in both orders, one after the other.
-    overwrite: whether the folder may be there.
 
   Returns:
     What `info.json` says.
@@ -299,36 +318,73 @@ def write(
     'token_types': (np.dtype(np.int8), shape),
     'ratings': (np.dtype(np.float32), shape[:1]),
   }
-  with inputs.new_array_folder(folder, overwrite) as temporary:
-    arrays = {
-      name: np.lib.format.open_memmap(
-        temporary / f'{name}.npy', 'w+', dtype=dtype, shape=found
-      )
-      for name, (dtype, found) in shapes.items()
-    }
-    arrays['ratings'][:] = np.repeat(ratings[keep], 2 if swap else 1)
-    tokens.cut, place = 0, 0
-    wanted = itertools.compress(examples, keep)
-    while chunk := list(itertools.islice(wanted, _CHUNK)):
-      texts = [(e.hypothesis, e.reference) for e in chunk]
-      if swap:
-        texts = [order for pair in texts for order in (pair, pair[::-1])]
-      part = slice(place, place + len(texts))
-      arrays['tokens'][part], arrays['token_types'][part] = tokens(texts)
-      place += len(texts)
-    if place != count:
-      raise ValueError('the files changed while they were read: run it again')
-    for array in arrays.values():
-      array.flush()
-    info = {
-      **info,
-      'examples': count,
-      'cut': tokens.cut,
-      'arrays': {name: str(dtype) for name, (dtype, _) in shapes.items()},
-    }
-    text = json.dumps(info, indent=2, ensure_ascii=False)
-    (temporary / inputs.INFO_FILE).write_text(text + '\n', 'utf-8')
+  folder.mkdir(exist_ok=True)
+  arrays = {
+    name: np.lib.format.open_memmap(
+      folder / f'{name}.npy', 'w+', dtype=dtype, shape=found
+    )
+    for name, (dtype, found) in shapes.items()
+  }
+  arrays['ratings'][:] = np.repeat(ratings[keep], 2 if swap else 1)
+  tokens.cut, place = 0, 0
+  wanted = itertools.compress(examples, keep)
+  while chunk := list(itertools.islice(wanted, _CHUNK)):
+    texts = [(e.hypothesis, e.reference) for e in chunk]
+    if swap:
+      texts = [order for pair in texts for order in (pair, pair[::-1])]
+    part = slice(place, place + len(texts))
+    arrays['tokens'][part], arrays['token_types'][part] = tokens(texts)
+    place += len(texts)
+  if place != count:
+    raise ValueError('the files changed while they were read: run it again')
+  for array in arrays.values():
+    array.flush()
+  info = {
+    **info,
+    'examples': count,
+    'cut': tokens.cut,
+    'arrays': {name: str(dtype) for name, (dtype, _) in shapes.items()},
+  }
+  text = json.dumps(info, indent=2, ensure_ascii=False)
+  (folder / inputs.INFO_FILE).write_text(text + '\n', 'utf-8')
   return info
+
+
+def check_output(folder: pathlib.Path, overwrite: bool) -> None:
+  """Finds out before the work whether a folder may be made or replaced.
+
+  Args:
+    folder: its name.
+    overwrite: whether arrays that this program wrote are replaced, in one
+      part or two.
+
+  Raises:
+    FileExistsError: something is there, or something else than such arrays.
+  """
+  if not folder.exists() or (folder.is_dir() and not any(folder.iterdir())):
+    return
+  if not overwrite:
+    raise FileExistsError(f'{folder}: is there already (see --overwrite)')
+  if strange := _strange(folder):
+    raise FileExistsError(
+      f'{folder}: is left as it is, for {strange} is none of the arrays that '
+      'this program writes; choose another name'
+    )
+
+
+def _strange(folder: pathlib.Path) -> pathlib.Path | None:
+  """Something that this program would not have written there, if any."""
+  if not folder.is_dir():
+    return folder
+  known = {*(f'{name}.npy' for name in ARRAYS), inputs.INFO_FILE}
+  for path in sorted(folder.iterdir()):
+    if path.name in (TRAIN, HELD_OUT) and path.is_dir():
+      for inner in sorted(path.iterdir()):
+        if inner.name not in known or not inner.is_file():
+          return inner
+    elif path.name not in known or not path.is_file():
+      return path
+  return None
 
 
 def _examples(args: argparse.Namespace) -> Annotated | Judged:
@@ -354,17 +410,19 @@ def _examples(args: argparse.Namespace) -> Annotated | Judged:
 
 
 def _cache(args: argparse.Namespace) -> None:
+  check_output(args.output, args.overwrite)
   examples = _examples(args)
   tokens = Tokens(args.tokenizer, args.max_length)
   found = plan(examples, args.held_out_share, args.seed)
   train = found.first & ~found.held_out
-  parts = {args.output: train}
+  parts = {'': train}
   if args.held_out_share:
-    held_out = found.first & found.held_out
-    parts = {args.output / TRAIN: train, args.output / HELD_OUT: held_out}
-  for folder, keep in parts.items():
+    parts = {TRAIN: train, HELD_OUT: found.first & found.held_out}
+  for name, keep in parts.items():
     if not keep.any():
-      raise ValueError(f'{folder}: no example; change --held-out-share')
+      raise ValueError(
+        f'{args.output / name}: no example; change --held-out-share'
+      )
   mean = float(found.ratings[train].mean())
   deviation = float(found.ratings[train].std())
   ratings = found.ratings
@@ -387,13 +445,18 @@ def _cache(args: argparse.Namespace) -> None:
   }
   if isinstance(examples, Judged) and examples.left_out:
     print(f'{examples.left_out} records left out: no rating or no reference')
-  for folder, keep in parts.items():
-    said = write(
-      folder, examples, keep, ratings, tokens, info, args.swap, args.overwrite
-    )
+  # Resolved: where the name is a link, what it leads to is replaced.
+  with folders.new_folder(args.output.resolve()) as temporary:
+    said = {
+      name: write(
+        temporary / name, examples, keep, ratings, tokens, info, args.swap
+      )
+      for name, keep in parts.items()
+    }
+  for name, one in said.items():
     print(
-      f'{folder}: {said["examples"]} examples, {said["cut"]} of them cut; '
-      f'mean {mean:.4f}, deviation {deviation:.4f}'
+      f'{args.output / name}: {one["examples"]} examples, {one["cut"]} of them '
+      f'cut; mean {mean:.4f}, deviation {deviation:.4f}'
     )
 
 

@@ -233,3 +233,63 @@ def test_errors_say_what_to_do(script, made, tmp_path, capsys):
   assert _cache(script, made, out, 'skewed') == 1
   assert 'is there already' in capsys.readouterr().err
   assert not _cache(script, made, out, 'skewed', '--overwrite')
+
+
+def _names(folder):
+  return sorted(
+    str(p.relative_to(folder)) for p in folder.rglob('*') if p.is_file()
+  )
+
+
+def test_what_is_replaced_goes_whole(script, made, tmp_path, capsys):
+  whole, out = tmp_path / 'whole', tmp_path / 'out'
+  assert not _cache(script, made, whole, 'scored')
+  flat = _names(whole)
+  assert flat == [
+    'info.json', 'ratings.npy', 'token_types.npy', 'tokens.npy'
+  ]  # fmt: skip
+  split = [f'{part}/{n}' for part in ('held_out', 'train') for n in flat]
+  share = ('--held-out-share', '0.25')
+  out.mkdir()  # empty, so free
+  for more, names in (((), flat), (share, split), (share, split), ((), flat)):
+    assert not _cache(script, made, out, 'scored', *more, '--overwrite')
+    assert _names(out) == names
+  # Nothing is changed before all is there, nor is what is not ours replaced.
+  before = (out / 'tokens.npy').read_bytes()
+  capsys.readouterr()
+  command = made, out, 'scored', *share
+  assert _cache(script, *command) == 1
+  assert 'out: is there already' in capsys.readouterr().err
+  (out / 'train').mkdir()
+  (out / 'train' / 'notes.txt').write_text('mine')
+  assert _cache(script, *command, '--overwrite') == 1
+  err = capsys.readouterr().err
+  assert 'train/notes.txt is none of' in err and err.count('\n') == 1
+  (out / 'train' / 'notes.txt').unlink()
+
+  def fail(self, pairs):
+    raise OSError('no space left')
+
+  with pytest.MonkeyPatch.context() as patch:
+    patch.setattr(script.Tokens, '__call__', fail)
+    assert _cache(script, *command, '--overwrite') == 1
+  assert _names(out) == flat and (out / 'tokens.npy').read_bytes() == before
+  assert sorted(p.name for p in tmp_path.iterdir()) == ['out', 'whole']
+
+
+@pytest.mark.filterwarnings('error')
+def test_ratings_beyond_single_precision(script, made, tmp_path, capsys):
+  ratings = (1.0, 3.4e38, -1e300)
+  segments = [
+    Segment('a', references=(f'{n}',), system='s', ratings={'z': rating})
+    for n, rating in enumerate(ratings)
+  ]
+  path = tmp_path / 'z.jsonl'
+  records.write_records(path, segments)
+  command = '--input', str(path), '--rating', 'z'
+  assert _cache(script, made, tmp_path / 'out', *command) == 1
+  err = capsys.readouterr().err
+  assert f'{path}, record 3: the rating -1e+300' in err
+  assert err.count('\n') == 1 and not (tmp_path / 'out').exists()
+  records.write_records(path, segments[:2])
+  assert not _cache(script, made, tmp_path / 'out', *command)
