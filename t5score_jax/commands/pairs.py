@@ -56,7 +56,8 @@ Equal command lines give equal bytes. A run that was cut off goes on when it is
 given again; a folder of another run is left alone.
 
 Nothing of --held-out gets in: no text of theirs, in whatever case or spacing,
-and no record whose source or reference is one of theirs.
+and no record whose source or reference is one of theirs. Files are read twice,
+so that none can be a pipe; one of which no row is chosen is an error.
 """
 
 _EXAMPLES = """
