@@ -203,6 +203,8 @@ class CrossValidation:
     self._segments = list(segments)
     self._keys = instances.keys(self._segments, question.by)
     self.folds = instances.folds(self._keys, question.folds, question.seed)
+    rated = self._segments, question.ratings
+    instances.check_folds(self.folds, self._keys, *rated)
     self._claim(gin.config_str())
     self.start = text_tables.load_start(self.encoding)
     self._texts = Path(texts) if texts else self._work / 'texts'
@@ -388,8 +390,6 @@ class CrossValidation:
       part: found.of_records(np.isin(keys, getattr(fold, part))).rated()
       for part in places
     }
-    if empty := [part for part, chosen in parts.items() if not len(chosen)]:
-      raise ValueError(f'fold {number}: no rated record for {empty[0]}')
     mean, deviation = self._scale(parts['train'].ratings)
     for part, folder in places.items():
       if folder.is_dir():
@@ -453,7 +453,7 @@ class CrossValidation:
     }
     path = self._work / _PLAN
     if path.is_file():
-      _compare(json.loads(path.read_text('utf-8')), plan, self._work)
+      _compare(_read_plan(path), plan, self._work)
       return
     if self._work.is_dir() and any(self._work.iterdir()):
       raise PlanError(
@@ -468,6 +468,13 @@ class CrossValidation:
 
 def _bindings(**values: Path) -> list[str]:
   return [f'{name} = {str(value)!r}' for name, value in values.items()]
+
+
+def _read_plan(path: Path) -> dict[str, Any]:
+  try:
+    return dict(json.loads(path.read_text('utf-8')))
+  except (ValueError, TypeError) as error:
+    raise PlanError(f'{path}: damaged ({error}); choose another') from error
 
 
 def _compare(

@@ -2,6 +2,7 @@
 
 import argparse
 import json
+import pathlib
 
 import jax
 import numpy as np
@@ -42,6 +43,9 @@ EPOCHS = 2
 STEPS_PER_CALL = 2
 NAME = 'toy'
 """
+
+
+NOT_RATED = {'coherence': None, 'fluency': None}
 
 
 def _text(rng, count):
@@ -350,6 +354,13 @@ def test_long_articles_in_windows(place, base, capsys):
     (['--also', 'fluency', 'other.jsonl', '-o', 'other.jsonl', '--work', 'e14'],
      2, 'other.jsonl: is an input too'),
     (['--work', '.'], 2, 'is not empty'),
+    (['--work', 'damaged'], 2, 'damaged/plan.json: damaged .*choose another'),
+    (['--input', 'half.jsonl', '--work', 'e15'], 1,
+     "half.jsonl, field 'fluency': no record has a rating"),
+    (['--also', 'fluency', 'half.jsonl', '--work', 'e16'], 1,
+     "half.jsonl, field 'fluency': no record has a rating"),
+    (['--input', 'few.jsonl', '--work', 'e17'], 2,
+     'fold .: no rated record for'),
   ],
 )  # fmt: skip
 def test_errors_are_one_line(
@@ -358,6 +369,9 @@ def test_errors_are_one_line(
   import re
 
   monkeypatch.chdir(place.folder)
+  pathlib.Path('damaged').mkdir(exist_ok=True)
+  pathlib.Path('damaged/plan.json').write_text('[1]')
+  _write_unrated(place.folder)
   given = arguments
   if arguments[-1] != 'base':
     given = [*arguments, '--gin.STANDARDIZED=False']
@@ -367,6 +381,17 @@ def test_errors_are_one_line(
   error = capsys.readouterr().err
   assert error.count('\n') == 1 and re.search(message, error), error
   assert error.startswith('t5score crossvalidate: ')
+
+
+def _write_unrated(folder):
+  """A file without fluency (but with its column), and one of one document."""
+  rows = [json.loads(x) for x in (folder / 'rated.jsonl').open()]
+  for name, change in (
+    ('half', lambda row: {'fluency': None}),
+    ('few', lambda row: {} if row['document'] == 'a' else NOT_RATED),
+  ):
+    text = ''.join(json.dumps(row | change(row)) + '\n' for row in rows)
+    (folder / f'{name}.jsonl').write_text(text)
 
 
 def test_best_reference():
@@ -389,6 +414,37 @@ def test_kendall_needs_systems_and_ratings():
   unrated = [records.Segment('h', system='d'), *segments]
   with pytest.raises(ValueError, match="'x' of the system d"):
     dimensions.system_kendall(unrated, ['x'], np.zeros((5, 1)))
+  # With notes it is left out of the dimension alone.
+  notes = []
+  wide = np.concatenate([[[9.0]], values])
+  found, count = dimensions.system_kendall(unrated, ['x'], wide, notes.append)
+  assert found == pytest.approx([expected]) and count == 4
+  assert notes == ['x: left out, because they have no rating: d']
+
+
+@pytest.mark.filterwarnings('error')
+def test_what_does_not_vary_is_noted():
+  def said(ratings, predictions):
+    notes = []
+    segments = [
+      records.Segment('h', system=s, ratings={'x': r} if r is not None else {})
+      for s, r in zip('abc', ratings, strict=False)
+    ]
+    values = np.array(predictions)[:, None]
+    found, _ = dimensions.system_kendall(segments, ['x'], values, notes.append)
+    assert found.tolist() == [0]
+    return notes
+
+  assert said([1, 1, 1], [1.0, 2.0, 3.0]) == [
+    "x: systems' mean ratings do not vary, so that tau is given as 0"
+  ]
+  assert 'mean predictions do not' in said([1, 2, 3], [1.0, 1.0, 1.0])[0]
+  assert said([1], [1.0]) == ['x: 1 rated system, so that tau is given as 0']
+  assert '1 rated system,' in said([1, None, None], [1.0, 2.0, 3.0])[1]
+  assert said([None], [1.0])[1][:18] == 'x: 0 rated systems'
+
+
+def test_a_segment_needs_its_system():
   with pytest.raises(records.RecordError, match='system'):
     dimensions.system_kendall([records.Segment('h')], ['x'], np.zeros((1, 1)))
 

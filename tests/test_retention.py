@@ -193,7 +193,14 @@ def judged(tmp_path, monkeypatch):
   def load(name, options):
     return _Length(**options) if name == 'length' else true(name, options)
 
+  true_check = _metric_arguments.check
+
+  def check(name, options):
+    if name != 'length':
+      true_check(name, options)
+
   monkeypatch.setattr(_metric_arguments, 'load', load)
+  monkeypatch.setattr(_metric_arguments, 'check', check)
   _Length.calls.clear()
   return path
 
@@ -274,6 +281,20 @@ def test_an_output_that_is_an_input_is_refused(judged, tmp_path, capsys):
   assert _run(judged, '--teacher', 'chrf', '--plot', tmp_path / 'link.svg') == 2
   assert capsys.readouterr().err.count('is an input too') == 2
   assert judged.read_bytes() == before
+
+
+@pytest.mark.filterwarnings('error')
+def test_what_does_not_vary_is_noted(judged, capsys):
+  rows = [json.loads(line) for line in judged.read_text().splitlines()]
+  for row in rows:
+    if row['language_pair'] == 'a' and row.get('z') is not None:
+      row['z'] = 1
+  judged.write_text(''.join(json.dumps(row) + '\n' for row in rows))
+  assert not _run(judged, '--teacher', 'length', '--bootstrap', 0, '--quiet')
+  shown = capsys.readouterr()
+  assert shown.err == ''
+  assert shown.out.count('the same everywhere') == 1
+  assert 'human ratings of a: the same everywhere, so that' in shown.out
 
 
 def test_no_rating_is_an_error(judged, tmp_path, capsys):

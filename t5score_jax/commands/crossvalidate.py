@@ -22,7 +22,7 @@ from t5score_jax.commands import (
   score,
   train,
 )
-from t5score_jax.data import records
+from t5score_jax.data import instances, records
 from t5score_jax.data import tables as data_tables
 from t5score_jax.evaluation import dimensions, tables
 
@@ -52,7 +52,8 @@ stopped.
 
 Writes a line for each output of a system: ids, the mean of each rating, the
 prediction `predicted_NAME`, and the fold whose model it was. Prints Kendall's
-tau of systems' means with people's.
+tau of systems' means with people's; a system that nobody rated in a dimension
+is left out of its tau, and a note says so.
 
 Choose settings with --part validation, which judges every document by the model
 that stopped by it, and leaves the test alone.
@@ -207,6 +208,9 @@ def _run(args: argparse.Namespace, crossvalidation: Any) -> str:
   segments = list(source.segments(ratings))
   # Before the work rather than after it.
   other_segments = [list(file.segments([r])) for _, r, file in others]
+  for (_, rating, file), those in zip(others, other_segments, strict=True):
+    instances.check_rated(those, [rating], file.path)
+  instances.check_rated(segments, ratings, source.path)
   validation = crossvalidation.CrossValidation(
     segments,
     question,
@@ -309,8 +313,9 @@ def _write_ids(
 
 def _render(args: argparse.Namespace, validation: Any, found: Any) -> str:
   question = validation.question
+  notes = [found.table.about()]
   values, systems = dimensions.system_kendall(
-    found.segments, question.ratings, found.values
+    found.segments, question.ratings, found.values, notes.append
   )
   return tables.render_values(
     f"Kendall's tau of {systems} systems' means, {question.folds} folds by "
@@ -318,7 +323,7 @@ def _render(args: argparse.Namespace, validation: Any, found: Any) -> str:
     [*question.ratings, 'mean'],
     [validation.encoding.name],
     [[*values, values.mean()]],
-    [found.table.about()],
+    notes,
     args.format,
   )
 
@@ -327,9 +332,10 @@ def _render_also(
   args: argparse.Namespace, validation: Any, found: Any, name: str, rating: str
 ) -> str:
   each = []
+  notes = [found.table.about()]
   for values in found.values:
     kendall, systems = dimensions.system_kendall(
-      found.segments, [rating], values
+      found.segments, [rating], values, notes.append
     )
     each.append(kendall)
   outputs = validation.encoding.config.outputs
@@ -339,6 +345,6 @@ def _render_also(
     outputs,
     ['mean', 'deviation (n - 1)'],
     [np.mean(each, axis=0), np.std(each, axis=0, ddof=1)],
-    [found.table.about()],
+    list(dict.fromkeys(notes)),
     args.format,
   )

@@ -271,6 +271,51 @@ def folds(names: Iterable[str], count: int, seed: int = 0) -> list[Fold]:
   return found
 
 
+def check_rated(
+  segments: Iterable[Segment], ratings: Iterable[str], path: str
+) -> None:
+  """Raises RecordError for a dimension that no record has a rating of."""
+  there = {name for segment in segments for name in segment.ratings}
+  for name in ratings:
+    if name not in there:
+      raise RecordError(
+        'no record has a rating; leave it out of the ratings, or give another '
+        'column',
+        path=path,
+        field=name,
+      )
+
+
+def check_folds(
+  divided: Sequence[Fold],
+  names: Sequence[str],
+  segments: Sequence[Segment],
+  ratings: Sequence[str],
+) -> None:
+  """Finds out before training what would end it.
+
+  Args:
+    divided: The folds.
+    names: The key of each record, N.
+    segments: The records, N.
+    ratings: The dimensions.
+
+  Raises:
+    ValueError: A fold has nothing rated to learn from, or to choose by.
+  """
+  rated = {
+    name
+    for name, segment in zip(names, segments, strict=True)
+    if not segment.ratings.keys().isdisjoint(ratings)
+  }
+  for number, fold in enumerate(divided, 1):
+    for part in ('train', 'validation'):
+      if rated.isdisjoint(getattr(fold, part)):
+        raise ValueError(
+          f'fold {number}: no rated record for {part}; give fewer --folds'
+        )
+
+
 def _place(segment: Segment, number: int) -> str:
   told = [
     f'{name} {value}'

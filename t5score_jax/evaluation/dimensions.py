@@ -7,7 +7,7 @@ tests and intervals (`agreement.py`).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
@@ -16,7 +16,10 @@ from t5score_jax.evaluation import correlation
 
 
 def system_kendall(
-  segments: Sequence[Segment], ratings: Sequence[str], values: np.ndarray
+  segments: Sequence[Segment],
+  ratings: Sequence[str],
+  values: np.ndarray,
+  note: Callable[[str], None] | None = None,
 ) -> tuple[np.ndarray, int]:
   """Kendall's tau-b of systems' means with people's means, an output each.
 
@@ -26,13 +29,17 @@ def system_kendall(
     ratings: Names of the ratings that the outputs are compared with, D; or one
       for all of them.
     values: Predictions, [N, D].
+    note: Told what a reader of the numbers has to know: which systems are left
+      out of a dimension in which nobody rated them, and which correlation is 0
+      because nothing varies. None makes an error of the first, and a warning
+      of the second.
 
   Returns:
-    Correlations [D], and how many systems they rest on.
+    Correlations [D], and how many systems there are.
 
   Raises:
     RecordError: A record without a system.
-    ValueError: A rating that no record of some system has.
+    ValueError: A rating that no record of some system has, without `note`.
   """
   names = [segment.system for segment in segments]
   if None in names:
@@ -44,12 +51,31 @@ def system_kendall(
   found = []
   for n, rating in enumerate(every):
     human = np.array([s.ratings.get(rating, np.nan) for s in segments])
-    if missing := [
-      system
-      for system, r in zip(systems, rows, strict=True)
-      if np.isnan(human[r]).all()
-    ]:
+    rated = np.array([not np.isnan(human[r]).all() for r in rows])
+    missing = [str(systems[k]) for k in np.flatnonzero(~rated)]
+    if missing and note is None:
       raise ValueError(f'no rating {rating!r} of the system {missing[0]}')
-    means = [np.nanmean(human[r]) for r in rows]
-    found.append(correlation.kendall(predicted[:, n], means))
+    means = np.array(
+      [np.nanmean(human[r]) for r, k in zip(rows, rated, strict=True) if k]
+    )
+    if missing and note:
+      note(
+        f'{rating}: left out, because they have no rating: {", ".join(missing)}'
+      )
+    one = predicted[rated, n]
+    if note and (constant := _constant(means, one)):
+      note(f'{rating}: {constant}, so that tau is given as 0')
+      found.append(0.0)
+    else:
+      found.append(correlation.kendall(one, means))
   return np.array(found), len(systems)
+
+
+def _constant(human: np.ndarray, predicted: np.ndarray) -> str:
+  """Why systems' means correlate with nothing; '' if they may."""
+  if len(human) < 2:
+    return f'{len(human)} rated system{"" if len(human) == 1 else "s"}'
+  for values, what in ((human, 'ratings'), (predicted, 'predictions')):
+    if np.ptp(values) == 0:
+      return f"systems' mean {what} do not vary"
+  return ''

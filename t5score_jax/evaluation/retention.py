@@ -11,6 +11,7 @@ from __future__ import annotations
 import collections
 import dataclasses
 import math
+import warnings
 from collections.abc import Hashable, Sequence
 
 import numpy as np
@@ -84,6 +85,7 @@ class Report:
     speed_against: the name of the metric that `faster` compares with.
     resamples: of the bootstrap; 0 for none.
     seed: of the draws.
+    notes: what does not vary, so that its correlations are given as 0.
   """
 
   rows: list[Row]
@@ -92,6 +94,7 @@ class Report:
   speed_against: str
   resamples: int
   seed: int
+  notes: tuple[str, ...] = ()
 
 
 def measure(
@@ -141,19 +144,9 @@ def measure(
   for place, group in enumerate(groups):
     places[group].append(place)
   columns = sorted(places)
-  rated = {
-    name: {
-      c: correlation.pearson(human[places[c]], x[places[c]]) for c in places
-    }
-    for name, x in scores.items()
-  }
-  like = {
-    name: {
-      c: correlation.pearson(scores[teacher.name][places[c]], x[places[c]])
-      for c in places
-    }
-    for name, x in scores.items()
-  }
+  rated = _correlations(human, scores, places)
+  like = _correlations(scores[teacher.name], scores, places)
+  notes = _constants({'human ratings': human, **scores}, places)
   draws = None
   if resamples:
     draws = _draws(human, scores, places, segments, resamples, seed)
@@ -179,7 +172,34 @@ def measure(
       )
     )
   counts = {c: len(places[c]) for c in columns}
-  return Report(rows, columns, counts, against.name, resamples, seed)
+  return Report(rows, columns, counts, against.name, resamples, seed, notes)
+
+
+def _correlations(
+  wanted: np.ndarray,
+  scores: dict[str, np.ndarray],
+  places: dict[str, list[int]],
+) -> dict[str, dict[str, float]]:
+  """Pearson with some numbers, by metric and language pair; 0 of constants."""
+  with warnings.catch_warnings():
+    # `_constants` says it in words.
+    warnings.simplefilter('ignore', correlation.ConstantInputWarning)
+    return {
+      name: {c: correlation.pearson(wanted[p], x[p]) for c, p in places.items()}
+      for name, x in scores.items()
+    }
+
+
+def _constants(
+  columns: dict[str, np.ndarray], places: dict[str, list[int]]
+) -> tuple[str, ...]:
+  return tuple(
+    f'{name}{f" of {c}" if c else ""}: the same everywhere, so that '
+    'correlations are given as 0'
+    for c, rows in sorted(places.items())
+    for name, values in columns.items()
+    if len(rows) < 2 or np.ptp(values[rows]) == 0
+  )
 
 
 def _teacher(metrics: Sequence[Measured]) -> Measured:
@@ -263,11 +283,13 @@ def render(
   """
   tables.check_style(style)
   if style == 'json':
-    return tables.to_json({**_as_json(report), 'notes': list(notes)})
+    notes = [*report.notes, *notes]
+    return tables.to_json({**_as_json(report), 'notes': notes})
   blocks = [tables.lay_out(_main_rows(report, digits), style)]
   if len(report.columns) > 1:
     blocks.append(tables.lay_out(_pair_rows(report, digits), style))
-  return tables.assemble(blocks, [*_explained(report), *notes])
+  said = [*_explained(report), *report.notes, *notes]
+  return tables.assemble(blocks, said)
 
 
 def _main_rows(report: Report, digits: int) -> list[list[str]]:
