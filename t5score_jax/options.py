@@ -53,7 +53,7 @@ def checked(
 
 
 def _hints(make: Callable[..., Any]) -> dict[str, Any]:
-  function = make.__init__ if inspect.isclass(make) else make  # type: ignore[misc]
+  function = make.__init__ if inspect.isclass(make) else make
   try:
     return typing.get_type_hints(function)
   except (NameError, TypeError):  # names of a type checker alone

@@ -237,6 +237,32 @@ def test_options_without_a_flag(run):
     ('-m estimator --option layer=9', "metric 'comes' has no option 'layer'"),
     ('-m bleu --num-partitions 2', '--num-partitions is not for bleu'),
     ('--metric comes', 'COMES needs a model'),
+    *(
+      (f'--metric {metric} -m {model}', f'{model}: {words} can (--metric)')
+      for metric, model, words in (
+        (
+          't5score',
+          'estimator',
+          'a regressor (COMES, COMET), which t5score does not read; comes',
+        ),
+        (
+          'comes',
+          'encoder',
+          'an encoder, which comes does not read; bertscore and moverscore',
+        ),
+        (
+          'frugalscore',
+          'comet',
+          'a COMET checkpoint, which frugalscore does not read; comes',
+        ),
+        (
+          'comes',
+          'miniature',
+          'a FrugalScore miniature, which comes does not'
+          ' read; frugalscore and bertscore and moverscore',
+        ),
+      )
+    ),
     ('--metric bertscore', 'BERTScore needs an encoder'),
     ('-m estimator --num-partitions 7', 'num_partitions 7: does not divide'),
     ('-m miniature --max-length 99', 'the encoder takes 3 to 24 tokens'),
@@ -301,12 +327,12 @@ def test_contradictions_are_usage_errors(run, words, message):
   ('words', 'message'),
   [
     ('--metric comes -m absent', "no model 'absent': there is no such folder"),
-    ('--metric comes -m miniature', 'no .ckpt file'),
-    ('--metric frugalscore -m encoder', 'not a BertForSequenceClassification'),
-    ('--metric t5score -m encoder', 'encoder'),
+    ('--metric comes -m empty', 'empty: there is no .ckpt file'),
+    ('--metric t5score -m empty', 'empty: not a checkpoint of a known format'),
   ],
 )
-def test_errors_are_one_line(run, words, message):
+def test_errors_are_one_line(run, tmp_path, words, message):
+  (tmp_path / 'empty').mkdir()
   shown = run(f'score {words} -t h -r r -s s', code=1)
   assert message in shown.err and shown.out == ''
   assert shown.err.count('\n') == 1

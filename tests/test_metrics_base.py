@@ -96,9 +96,13 @@ def test_references_the_other_way_round_are_explained():
     ((['a'], [['r'], ['s']]), '1 hypotheses but 2 references'),
     ((['a'], None, ['s', 't']), '1 hypotheses but 2 sources'),
     (([], ['r']), '0 hypotheses but 1 references'),
+    ((['a', 'é\ud800'], ['r', 's']), r'^hypotheses\[1\]: half .*position 2;'),
+    ((['a'], ['\udfff']), r'^references\[0\]: half .*U\+DFFF'),
+    ((['a'], [['r', 'x\ud800']]), r'^references\[0\]\[1\]: half a surrogate'),
+    ((['a'], None, ['\ud800']), r'^sources\[0\]: half a surrogate'),
   ],
 )
-def test_different_numbers_are_an_error(arguments, words):
+def test_different_numbers_and_half_characters_are_an_error(arguments, words):
   with pytest.raises(ValueError, match=words):
     seen(*arguments)
 

@@ -52,7 +52,9 @@ def open_source(
   Raises:
     CheckpointError: It is of no known format, or can't be read.
   """
-  name = format_name or formats.detect(path)
+  name = format_name or formats.detect(
+    path, '--from names the format of one that is not recognised'
+  )
   module = formats.load(name)
   if not path.exists():
     raise CheckpointError(f'{path}: no such file or folder')

@@ -30,6 +30,7 @@ from pathlib import Path
 from types import ModuleType
 
 from t5score_jax import checkpoints
+from t5score_jax.checkpoints import kinds
 from t5score_jax.checkpoints.weights import CheckpointError
 
 #: What formats are called, where that is not the module's name.
@@ -79,8 +80,12 @@ def load(name: str) -> ModuleType:
   return importlib.import_module(f'{checkpoints.__name__}.{long}')
 
 
-def detect(path: Path) -> str:
+def detect(path: Path, advice: str = '') -> str:
   """Names the format that a path is of.
+
+  Args:
+    path: Where something lies.
+    advice: What to do where no format knows it, for the message.
 
   Raises:
     CheckpointError: There is no such path, or no format knows it.
@@ -90,7 +95,9 @@ def detect(path: Path) -> str:
   for name in readable():
     if load(name).detect(path):
       return name
+  said = kinds.WORDS.get(kinds.of(path))
   raise CheckpointError(
-    f'{path}: not a checkpoint of a known format ({", ".join(readable())}); '
-    '--from names the format of one that is not recognised'
+    f'{path}: {f"{said}, " if said else ""}not a checkpoint of a known format '
+    f'({", ".join(readable())})'
+    + (f'; {advice}' if advice else '')
   )

@@ -25,6 +25,15 @@ MINIATURE = 'miniature'
 #: An encoder of the BERT family (``checkpoints/encoders.py``).
 ENCODER = 'encoder'
 
+#: Each in words.
+WORDS = {
+  BUNDLE: 'a T5 model',
+  ESTIMATOR: 'a regressor (COMES, COMET)',
+  COMET: 'a COMET checkpoint',
+  MINIATURE: 'a FrugalScore miniature',
+  ENCODER: 'an encoder',
+}
+
 #: What Hugging Face's ``config.json`` calls the encoders that are known here.
 ENCODER_TYPES = (
   'bert',

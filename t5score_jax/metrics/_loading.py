@@ -33,6 +33,15 @@ _METRIC_OF_KIND = {
   kinds.COMET: 'comes',
   kinds.MINIATURE: 'frugalscore',
 }
+# Kinds of models by metric; a metric that is not here reads what it likes, and
+# so does each of a folder of no known kind (T5X's, Hugging Face's T5).
+_READS = {
+  't5score': (kinds.BUNDLE,),
+  'comes': (kinds.ESTIMATOR, kinds.COMET),
+  'frugalscore': (kinds.MINIATURE,),
+  'bertscore': (kinds.ENCODER, kinds.MINIATURE),
+  'moverscore': (kinds.ENCODER, kinds.MINIATURE),
+}
 #: Metrics that stand on an encoder without a head of its own.
 _ON_ENCODERS = ('bertscore', 'moverscore')
 
@@ -206,7 +215,26 @@ def checked_options(name: str, options: Mapping[str, Any]) -> dict[str, Any]:
         + (f' did you mean {close[0]!r}?' if close else '')
         + (f' It has: {", ".join(accepted)}' if accepted else ' It has none')
       )
-  return {**variant, **option_kinds.checked(name, kind, options)}
+  found = option_kinds.checked(name, kind, options)
+  check_kind(name, found.get('model'))
+  return {**variant, **found}
+
+
+def check_kind(metric: str, model: str | os.PathLike[str] | None) -> None:
+  """Raises OptionError for a model of a kind that other metrics read."""
+  reads = _READS.get(_stem(metric)[0])
+  if not model or reads is None:
+    return
+  try:
+    kind = kinds.of(kinds.folder(model))
+  except FileNotFoundError:
+    return  # The metric says what there is.
+  if kind and kind not in reads:
+    others = [name for name, those in _READS.items() if kind in those]
+    raise option_kinds.OptionError(
+      f'{os.fspath(model)}: {kinds.WORDS[kind]}, which {metric} does not read; '
+      f'{" and ".join(others)} can (--metric)'
+    )
 
 
 def options_of(name: str) -> dict[str, Any]:

@@ -226,8 +226,8 @@ class Metric(abc.ABC):
     Raises:
       TypeError: A single string where many are expected, or an element that
         is not a string (a missing value, for example).
-      ValueError: The numbers of texts differ, or the metric needs texts that
-        are not given.
+      ValueError: The numbers of texts differ, a text holds half a surrogate
+        pair, or the metric needs texts that are not given.
     """
     texts = _texts(hypotheses, 'hypotheses')
     shared = None if references is None else _reference_lists(references)
@@ -284,21 +284,32 @@ def _rows(values: Any, name: str) -> list[Any]:
 def _texts(values: Any, name: str) -> list[str]:
   """The elements, which must be texts."""
   rows = _rows(values, name)
-  for index, text in enumerate(rows):
-    if not isinstance(text, str):
-      raise TypeError(
-        f'{name}[{index}] is {text!r} ({type(text).__name__}), not a text;'
-        " an empty text is ''"
-      )
+  return [_text(row, f'{name}[{index}]') for index, row in enumerate(rows)]
+
+
+def _text(value: Any, place: str) -> str:
+  if not isinstance(value, str):
+    raise TypeError(
+      f'{place} is {value!r} ({type(value).__name__}), not a text;'
+      " an empty text is ''"
+    )
+  if not value.isascii():
+    try:
+      value.encode('utf-8')
+    except UnicodeEncodeError as error:
+      raise ValueError(
+        f'{place}: half a surrogate pair (U+{ord(value[error.start]):04X}) at '
+        f'position {error.start + 1}; it is not a character: replace it'
+      ) from error
   # str() turns NumPy's strings into plain ones.
-  return [str(text) for text in rows]
+  return str(value)
 
 
 def _reference_lists(values: Any) -> list[tuple[str, ...]]:
   """The references of each hypothesis, one or several."""
   rows = _rows(values, 'references')
   return [
-    (str(row),)
+    (_text(row, f'references[{index}]'),)
     if isinstance(row, str)
     else tuple(_texts(row, f'references[{index}]'))
     for index, row in enumerate(rows)
