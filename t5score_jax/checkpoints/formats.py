@@ -98,6 +98,5 @@ def detect(path: Path, advice: str = '') -> str:
   said = kinds.WORDS.get(kinds.of(path))
   raise CheckpointError(
     f'{path}: {f"{said}, " if said else ""}not a checkpoint of a known format '
-    f'({", ".join(readable())})'
-    + (f'; {advice}' if advice else '')
+    f'({", ".join(readable())})' + (f'; {advice}' if advice else '')
   )
