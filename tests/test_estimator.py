@@ -348,7 +348,7 @@ def test_command(encoder, tmp_path, capsys):
   assert len(rows) == 4 and {'score', *DIMENSIONS} <= set(rows[0])
   assert cli.main([*command, *texts[:2], *option]) == 1
   assert 'needs sources' in capsys.readouterr().err
-  assert cli.main([*command, *texts, *option, '--option', 'output=x']) == 1
+  assert cli.main([*command, *texts, *option, '--option', 'output=x']) == 2
   assert "output 'x': the model has coherence" in capsys.readouterr().err
 
 

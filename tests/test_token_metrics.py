@@ -297,7 +297,7 @@ def test_command(folder, name, tmp_path, capsys):
   rows = [json.loads(x) for x in capsys.readouterr().out.splitlines()]
   assert rows[1]['score'] == pytest.approx(1, abs=1e-5)
   assert rows[0]['score'] < rows[1]['score']
-  assert cli.main(command) == 1
+  assert cli.main(command) == 2
   assert 'needs an encoder' in capsys.readouterr().err
   assert cli.main([*command, '--option', 'model=/no/such']) == 1
   assert 'no such folder' in capsys.readouterr().err
