@@ -135,6 +135,7 @@ def test_every_parameter_has_axes(folder):
   [
     ({'architectures': ['BertModel']}, 'not a BertForSequenceClassification'),
     ({'num_hidden_layers': 9}, 'parameters are missing'),
+    ({'vocab_size': 7}, 'the embedding only 7 rows'),
   ],
 )
 def test_wrong_folders(tmp_path, change, words):

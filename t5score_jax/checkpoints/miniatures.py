@@ -73,6 +73,7 @@ def load(folder: str | os.PathLike[str]) -> Miniature:
       f'no model {str(folder)!r}: there is no such folder'
     )
   config, tokenizer, settings = read_description(path)
+  encoders.check_vocabulary(tokenizer, config, path)
   params: dict[str, Any] = {}
   weights = huggingface_weights.open_folder(path)
   params['encoder'] = encoders.read_params(config, weights)
