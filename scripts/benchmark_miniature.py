@@ -9,13 +9,15 @@ to name others). All run on the CPU in this process, in turns; the second and
 later runs over the same pairs count, without what is loaded and compiled. The
 published program (`moverscore_v2.py`; Apache-2.0) names a GPU, a DistilBERT of
 a model hub and a NumPy type that is gone: it is run from a copy in which these
-are the CPU, --encoder and float. It needs torch and transformers.
+are the CPU, --encoder and float. It needs torch and transformers. Pairs have a
+reference each; of several the first counts there.
 """
 
 from __future__ import annotations
 
 import argparse
 import importlib.util
+import os
 import pathlib
 import sys
 import tempfile
@@ -24,6 +26,11 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
+
+from t5score_jax.commands._metric_arguments import positive
+
+# Before JAX is imported: torch has the CPU, too.
+os.environ['JAX_PLATFORMS'] = 'cpu'
 
 # What the published program says, and what is said instead.
 _REPLACED = (
@@ -60,16 +67,29 @@ def parser() -> argparse.ArgumentParser:
     help='folder with moverscore_v2.py and pyemd; not timed otherwise',
   )
   result.add_argument(
-    '--published_pairs', type=int, default=500, help='that it is timed on'
+    '--published_pairs', type=positive, default=500, help='that it is timed on'
   )
-  result.add_argument('--batch_size', type=int, default=64, help='of its own')
-  result.add_argument('--rounds', type=int, default=3)
+  result.add_argument(
+    '--batch_size', type=positive, default=64, help='of its own'
+  )
+  result.add_argument(
+    '--rounds', type=positive, default=3, help='after the first'
+  )
   return result
 
 
 def main(arguments: list[str] | None = None) -> int:
   """Runs the program; returns its exit code."""
   args = parser().parse_args(arguments)
+  try:
+    _time(args)
+  except (ValueError, OSError, ImportError) as error:
+    print(f'error: {error}', file=sys.stderr)
+    return 1
+  return 0
+
+
+def _time(args: argparse.Namespace) -> None:
   from t5score_jax.commands import _record_files
   from t5score_jax.metrics import base
 
@@ -104,7 +124,6 @@ def main(arguments: list[str] | None = None) -> int:
     published = values['MoverScore, published']
     r = np.corrcoef(published, values['MoverScore'][: len(published)])[0, 1]
     print(f'MoverScore and the published one: Pearson {r:.4f}')
-  return 0
 
 
 def _published(
@@ -116,7 +135,9 @@ def _published(
   source = (folder / 'moverscore_v2.py').read_text('utf-8')
   for old, new in _REPLACED:
     if old not in source:
-      raise SystemExit(f'{folder}/moverscore_v2.py: there is no {old!r} in it')
+      raise ValueError(
+        f'{folder}/moverscore_v2.py: there is no {old!r} in it; give 1.0.3'
+      )
     names = 'BertConfig, BertTokenizer, BertModel'
     source = source.replace(old, new.format(names, encoder))
   sys.path.insert(0, str(folder))

@@ -44,31 +44,44 @@ def system_kendall(
   names = [segment.system for segment in segments]
   if None in names:
     raise RecordError('there is a record without a system', field='system')
-  systems = sorted(set(names))  # type: ignore[type-var]
-  rows = [np.array([n == system for n in names]) for system in systems]
-  predicted = np.array([values[r].mean(0, dtype=np.float64) for r in rows])
+  systems, owner = np.unique(np.array(names, object), return_inverse=True)
   every = list(ratings) * (values.shape[1] if len(ratings) == 1 else 1)
   found = []
   for n, rating in enumerate(every):
     human = np.array([s.ratings.get(rating, np.nan) for s in segments])
-    rated = np.array([not np.isnan(human[r]).all() for r in rows])
-    missing = [str(systems[k]) for k in np.flatnonzero(~rated)]
+    means = system_means(human, owner)
+    rated = ~np.isnan(means)
+    missing = list(systems[~rated])
     if missing and note is None:
       raise ValueError(f'no rating {rating!r} of the system {missing[0]}')
-    means = np.array(
-      [np.nanmean(human[r]) for r, k in zip(rows, rated, strict=True) if k]
-    )
     if missing and note:
       note(
         f'{rating}: left out, because they have no rating: {", ".join(missing)}'
       )
-    one = predicted[rated, n]
+    means, one = means[rated], system_means(values[:, n], owner)[rated]
     if note and (constant := _constant(means, one)):
       note(f'{rating}: {constant}, so that tau is given as 0')
       found.append(0.0)
     else:
       found.append(correlation.kendall(one, means))
   return np.array(found), len(systems)
+
+
+def system_means(values: np.ndarray, systems: np.ndarray) -> np.ndarray:
+  """The mean of each system's values, in the order of `np.unique(systems)`.
+
+  Args:
+    values: Float [N]; those that are NaN don't count.
+    systems: What each value is of, [N].
+
+  Returns:
+    float64 [systems], NaN for a system without a value.
+  """
+  _, owner = np.unique(systems, return_inverse=True)
+  there = ~np.isnan(values)
+  with np.errstate(invalid='ignore'):
+    sums = np.bincount(owner, np.where(there, values, 0.0))
+    return sums / np.bincount(owner, there)
 
 
 def _constant(human: np.ndarray, predicted: np.ndarray) -> str:

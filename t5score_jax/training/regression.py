@@ -6,14 +6,14 @@ scoring of texts (`metrics/`).
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
 import jax
 import numpy as np
 
 from t5score_jax import processes, regressors
-from t5score_jax.evaluation import correlation
+from t5score_jax.evaluation import correlation, dimensions
 from t5score_jax.training import evaluators, inputs, texts
 
 PyTree = Any
@@ -129,11 +129,9 @@ def _pearson(
   values = []
   for group in np.unique(groups):
     chosen = (groups == group) & ~np.isnan(rated)
-    x, y = predicted[chosen], rated[chosen]
-    if len(x) < 2 or np.ptp(x) == 0 or np.ptp(y) == 0:
-      values.append(0.0)
-    else:
-      values.append(float(correlation.pearson(x, y)))
+    values.append(
+      _or_zero(correlation.pearson, predicted[chosen], rated[chosen])
+    )
   return float(np.mean(values))
 
 
@@ -144,13 +142,20 @@ def _system_kendall(
   values = []
   for prediction, rating in zip(predicted.T, rated.T, strict=True):
     chosen = ~np.isnan(rating)
-    _, owner = np.unique(systems[chosen], return_inverse=True)
     x, y = (
-      np.bincount(owner, column[chosen]) / np.bincount(owner)
+      dimensions.system_means(column[chosen], systems[chosen])
       for column in (prediction, rating)
     )
-    if len(x) < 2 or np.ptp(x) == 0 or np.ptp(y) == 0:
-      values.append(0.0)
-    else:
-      values.append(float(correlation.kendall(x, y)))
+    values.append(_or_zero(correlation.kendall, x, y))
   return float(np.mean(values))
+
+
+def _or_zero(
+  correlate: Callable[[np.ndarray, np.ndarray], float],
+  x: np.ndarray,
+  y: np.ndarray,
+) -> float:
+  """A correlation, or 0 where it is not defined."""
+  if len(x) < 2 or np.ptp(x) == 0 or np.ptp(y) == 0:
+    return 0.0
+  return float(correlate(x, y))
