@@ -1,5 +1,6 @@
 import dataclasses
 import json
+import threading
 
 import fake_training
 import jax
@@ -73,10 +74,13 @@ def test_half_written_checkpoints_are_not_there_and_are_removed(tmp_path):
   (half / 'state').mkdir(parents=True)
   (half / 'state' / 'd').write_bytes(b'half')
   assert native.find_checkpoint(folder).name == 'checkpoint_4'
+  threads = set(threading.enumerate())
   with native.Checkpoints(folder) as checkpoints:
+    assert _folders(folder) == ['checkpoint_4']
+    # What still ran would end in a traceback if the program ended now.
+    assert set(threading.enumerate()) <= threads
     assert checkpoints.latest == 4
     assert int(checkpoints.restore(plan.shapes).step) == 4
-  assert _folders(folder) == ['checkpoint_4']
 
 
 def test_another_shape_is_named(tmp_path):

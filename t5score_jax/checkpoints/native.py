@@ -111,11 +111,12 @@ class Checkpoints:
     logging.getLogger('absl').setLevel(logging.ERROR)
     self._policy = _Keep(keep)
     self._folder = Path(model_dir).absolute()
+    if processes.is_first():
+      selection.remove_unfinished(self._folder)
     self._manager = ocp.CheckpointManager(
       self._folder,
       options=ocp.CheckpointManagerOptions(
         step_prefix='checkpoint',
-        cleanup_tmp_directories=True,
         enable_async_checkpointing=True,
         preservation_policy=self._policy,
       ),

@@ -10,6 +10,7 @@ import dataclasses
 import json
 import os
 import re
+import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -20,6 +21,8 @@ from t5score_jax.checkpoints.weights import CheckpointError
 SELECTION_FILE = 'selection.json'
 FOLDER = re.compile(r'checkpoint_(\d+)')
 STATE, NUMBERS = 'state', 'numbers'
+# In the names of folders that Orbax has not finished.
+_UNFINISHED = '.orbax-checkpoint-tmp'
 
 
 @dataclasses.dataclass(frozen=True)
@@ -107,6 +110,14 @@ def find_checkpoint(path: str | os.PathLike[str]) -> Path:
     if best >= 0:
       return found[[s for s, n in rated if selection.metric in n][best]]
   return found[steps[-1]]
+
+
+def remove_unfinished(folder: Path) -> None:
+  """Removes what a killed save left behind in MODEL_DIR."""
+  # Orbax could, in a thread that nothing waits for: a program that ends early,
+  # with an error of its own, would end with a traceback of Orbax's.
+  for path in folder.glob(f'*{_UNFINISHED}*'):
+    shutil.rmtree(path)
 
 
 def _read_selection(folder: Path) -> Selection | None:
