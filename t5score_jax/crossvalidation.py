@@ -11,71 +11,20 @@ here: the command line (`commands/crossvalidate.py`), and agreement with people
 from __future__ import annotations
 
 import dataclasses
-import difflib
 import functools
-import hashlib
 import json
-import shutil
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
 
-import gin
 import numpy as np
 
-from t5score_jax import encoding, estimates, text_tables
-from t5score_jax.checkpoints import bundle as bundles
-from t5score_jax.checkpoints import estimators, orbax, selection
+from t5score_jax import encoding, estimates, fitting, text_tables
+from t5score_jax.checkpoints import estimators
 from t5score_jax.data import files, instances
 from t5score_jax.data.records import Segment
 from t5score_jax.embedding import TextEmbedder
-from t5score_jax.text_tables import Encoding
-from t5score_jax.training import inputs, loop
 
 PARTS = ('test', 'validation')
-_PLAN = 'plan.json'
-
-# Makes gin's configuration anew: bindings that win over those of the user, and
-# whether the whole network is to be tuned.
-Configure = Callable[[Sequence[str], bool], None]
-
-
-class PlanError(ValueError):
-  """The folder belongs to another cross-validation."""
-
-
-class Stopped(Exception):
-  """A run was told to stop; `reason` as in `loop.Outcome`."""
-
-  def __init__(self, reason: str):
-    """Keeps why."""
-    super().__init__(reason)
-    self.reason = reason
-
-
-@dataclasses.dataclass(frozen=True)
-class FineTuning:
-  """What follows the training of a head on vectors; gin binds it.
-
-  Attributes:
-    epochs: Of the whole network, by runs/comes_fine_tune.gin; 0 for none.
-  """
-
-  epochs: float = 0
-
-
-@dataclasses.dataclass(frozen=True)
-class Targets:
-  """In which unit ratings are learned; gin binds it.
-
-  Attributes:
-    standardized: Whether each dimension is brought to mean 0 and deviation 1 of
-      a fold's training ratings while it trains, so that all weigh alike and no
-      step is spent on the mean. The estimator's last layer is scaled back, so
-      that it says ratings. The paper says nothing about it.
-  """
-
-  standardized: bool = False
 
 
 @dataclasses.dataclass(frozen=True)
@@ -145,7 +94,7 @@ class CrossValidation:
     segments: Sequence[Segment],
     question: Question,
     work: str | Path,
-    configure: Configure,
+    configure: fitting.Configure,
     *,
     texts: str | Path | None = None,
     say: Callable[[str], None] = lambda line: None,
@@ -172,41 +121,23 @@ class CrossValidation:
       ValueError: The question and the configuration do not fit.
     """
     self._work = Path(work)
-    self._configure = configure
     self._say = say
     self._progress = progress
-    self._quiet = quiet
     self.question = question
-    configure((), False)
-    self.encoding: Encoding = gin.get_configurable(Encoding)()
-    self._standardized = gin.get_configurable(Targets)().standardized
-    if self._standardized and self.encoding.config.final_activation:
-      raise ValueError(
-        'STANDARDIZED = True: outputs go through final_activation = '
-        f'{self.encoding.config.final_activation!r}, and cannot be scaled back'
-      )
-    self._epochs = 0.0
-    if self.encoding.form == 'vectors':
-      self._epochs = gin.get_configurable(FineTuning)().epochs
-    if self._epochs and self.encoding.windows:
-      raise ValueError(
-        'WINDOWS = True: the whole network, which FINE_TUNE_EPOCHS trains, '
-        'reads texts that are cut'
-      )
-    outputs = self.encoding.config.outputs
-    if len(outputs) != len(question.ratings):
-      raise ValueError(
-        f'the estimator has {len(outputs)} outputs ({", ".join(outputs)}), '
-        f'but there are {len(question.ratings)} ratings '
-        f'({", ".join(question.ratings)}): set OUTPUTS'
-      )
     self._segments = list(segments)
     self._keys = instances.keys(self._segments, question.by)
     self.folds = instances.folds(self._keys, question.folds, question.seed)
     rated = self._segments, question.ratings
     instances.check_folds(self.folds, self._keys, *rated)
-    self._claim(gin.config_str())
-    self.start = text_tables.load_start(self.encoding)
+    asked = json.loads(json.dumps(dataclasses.asdict(question)))
+    # Predictions of either part come from the same models.
+    del asked['part']
+    identity = {**asked, 'records': fitting.digest(self._segments)}
+    plan = fitting.Plan(self._work, identity, 'cross-validation')
+    self._fitting = fitting.Fitting(
+      configure, question.ratings, plan, say=say, quiet=quiet
+    )
+    self.encoding = self._fitting.encoding
     self._texts = Path(texts) if texts else self._work / 'texts'
 
   @functools.cached_property
@@ -259,9 +190,9 @@ class CrossValidation:
     Raises:
       Stopped: By a signal; the next call goes on.
     """
-    folder = self._fold(number) / 'model'
+    folder = self._fold(number) / fitting.MODEL
     if not folder.is_dir():
-      self._train(number, folder)
+      self._train(number)
     return estimators.load(folder)
 
   def _fold(self, number: int) -> Path:
@@ -274,7 +205,7 @@ class CrossValidation:
       judged, self.question.ratings, texts, self.encoding.config.reference
     )
     table = text_tables.table(
-      folder, texts, self.encoding, self.start, self._progress
+      folder, texts, self.encoding, self._fitting.start, self._progress
     )
     return _Data(judged, found, texts, table)
 
@@ -299,7 +230,7 @@ class CrossValidation:
     self, model: estimators.Estimator, data: _Data, rows: np.ndarray
   ) -> np.ndarray:
     chosen = data.rows.of_records(rows)
-    if self.encoding.form == 'vectors' and not self._epochs:
+    if self.encoding.form == 'vectors' and not self._fitting.epochs:
       layers = np.load(data.table.folder / 'vectors.npy', mmap_mode='r')
       vectors = estimates.mixed(model, layers)
     else:
@@ -326,55 +257,8 @@ class CrossValidation:
     vectors[needed] = found.values
     return vectors
 
-  def _train(self, number: int, folder: Path) -> None:
-    """Trains a fold's estimator into `folder`, or goes on with it."""
-    place = self._fold(number)
-    arrays = {part: place / part for part in ('train', 'validation')}
-    self._write_arrays(number, arrays)
-    bindings = _bindings(
-      ARRAYS=arrays['train'],
-      VALIDATION_ARRAYS=arrays['validation'],
-      TEXTS=self._judged.table.folder,
-    )
-    run = place / 'run'
-    self._run(number, [*bindings, *_bindings(MODEL_DIR=run)], False)
-    if self._epochs:
-      whole = place / 'fine_tune'
-      tokens = self._tokens()
-      self._run(
-        number,
-        [*bindings, *_bindings(MODEL_DIR=whole, HEAD=run, TEXTS=tokens)],
-        True,
-      )
-      run = whole
-    # The folder appears whole or not at all.
-    new = place / '.model'
-    shutil.rmtree(new, ignore_errors=True)
-    estimators.save(self._assemble(number, run), new)
-    new.rename(folder)
-
-  def _run(self, number: int, bindings: Sequence[str], fine_tune: bool) -> None:
-    # Files that were edited meanwhile would mix two configurations.
-    self._configure((), False)
-    self._claim(gin.config_str())
-    self._configure(bindings, fine_tune)
-    outcome = gin.get_configurable(loop.train)(quiet=self._quiet)
-    if outcome.reason in ('interrupted', 'preempted'):
-      raise Stopped(outcome.reason)
-    best = outcome.best_step
-    chosen = f'; best at step {best}' if best is not None else ''
-    what = 'tuned whole' if fine_tune else 'trained'
-    self._say(
-      f'fold {number}: {what}, {outcome.reason} at step {outcome.step}{chosen}'
-    )
-
-  def _tokens(self) -> Path:
-    wanted = dataclasses.replace(self.encoding, form='tokens')
-    folder = self._work / 'tokens'
-    data = self._judged
-    return text_tables.table(folder, data.texts, wanted, self.start).folder
-
-  def _write_arrays(self, number: int, places: Mapping[str, Path]) -> None:
+  def _train(self, number: int) -> None:
+    """Trains a fold's estimator, or goes on with it."""
     fold = self.folds[number - 1]
     data = self._judged
     before = len(data.texts)
@@ -386,115 +270,16 @@ class CrossValidation:
     )
     assert len(data.texts) == before, 'judged outputs hold all texts'
     keys = np.array(self._keys)
-    parts = {
-      part: found.of_records(np.isin(keys, getattr(fold, part))).rated()
-      for part in places
-    }
-    mean, deviation = self._scale(parts['train'].ratings)
-    for part, folder in places.items():
-      if folder.is_dir():
-        continue
-      arrays = parts[part].arrays()
-      arrays['ratings'] = (arrays['ratings'] - mean) / deviation
-      described = {
-        'instances': len(parts[part]),
-        'documents': getattr(fold, part),
-        'mean': mean.tolist(),
-        'deviation': deviation.tolist(),
-      }
-      with inputs.new_array_folder(folder) as new:
-        for name, array in arrays.items():
-          np.save(new / f'{name}.npy', array)
-        (new / inputs.INFO_FILE).write_text(json.dumps(described) + '\n')
-
-  def _scale(self, ratings: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """What is subtracted from each dimension, and what it is divided by."""
-    width = ratings.shape[1]
-    mean, deviation = np.zeros(width), np.ones(width)
-    if self._standardized:
-      for n, column in enumerate(ratings.T):
-        rated = column[~np.isnan(column)].astype(np.float64)
-        if len(rated) and np.ptp(rated):
-          mean[n], deviation[n] = rated.mean(), rated.std()
-    return mean.astype(np.float32), deviation.astype(np.float32)
-
-  def _assemble(self, number: int, run: Path) -> estimators.Estimator:
-    """The best checkpoint of a run as an estimator that scores by itself."""
-    stored = orbax.open_weights(selection.find_checkpoint(run))
-    params: dict[str, Any] = bundles.nest(
-      {n: np.asarray(a.read(), np.float32) for n, a in stored.items()}
-    )
-    # A head alone stands on the encoder whose vectors it has learned from.
-    params = {'encoder': self.start.params['encoder'], **params}
-    config = dataclasses.replace(
-      self.encoding.config, encoder=self.start.config.encoder
-    )
-    info = self._fold(number) / 'train' / inputs.INFO_FILE
-    scale = json.loads(info.read_text('utf-8'))
-    last = params['estimator'][f'layers_{len(config.hidden_sizes)}']
-    deviation = np.float32(scale['deviation'])
-    last['kernel'] = last['kernel'] * deviation
-    last['bias'] = last['bias'] * deviation + np.float32(scale['mean'])
-    settings = self.encoding.settings
-    return estimators.Estimator(config, params, self.start.tokenizer, settings)
-
-  def _claim(self, configuration: str) -> None:
-    """Writes whose the folder is, or checks it."""
-    digest = hashlib.sha256()
-    for segment in self._segments:
-      digest.update(repr(segment).encode('utf-8', 'surrogatepass'))
-    asked = dataclasses.asdict(self.question)
-    # Predictions of either part come from the same models.
-    del asked['part']
-    plan = {
-      **json.loads(json.dumps(asked)),
-      'records': digest.hexdigest(),
-      'configuration': configuration,
-    }
-    path = self._work / _PLAN
-    if path.is_file():
-      _compare(_read_plan(path), plan, self._work)
-      return
-    if self._work.is_dir() and any(self._work.iterdir()):
-      raise PlanError(
-        f'{self._work}: is not empty, and no cross-validation began there; '
-        'choose another folder'
-      )
-    self._work.mkdir(parents=True, exist_ok=True)
-    with files.write_atomically(path) as out:
-      json.dump(plan, out, indent=2)
-      out.write('\n')
-
-
-def _bindings(**values: Path) -> list[str]:
-  return [f'{name} = {str(value)!r}' for name, value in values.items()]
-
-
-def _read_plan(path: Path) -> dict[str, Any]:
-  try:
-    return dict(json.loads(path.read_text('utf-8')))
-  except (ValueError, TypeError) as error:
-    raise PlanError(f'{path}: damaged ({error}); choose another') from error
-
-
-def _compare(
-  there: Mapping[str, Any], here: Mapping[str, Any], work: Path
-) -> None:
-  """Raises PlanError where two plans differ, and says in what."""
-  for name, value in here.items():
-    before = there.get(name)
-    if before == value:
-      continue
-    said = f'{before!r} there, {value!r} here'
-    if name == 'records':
-      said = 'the records are others'
-    elif name == 'configuration':
-      lines = difflib.unified_diff(
-        str(before).splitlines(), value.splitlines(), lineterm='', n=0
-      )
-      told = [line for line in lines if line[:2] not in ('--', '++', '@@')]
-      said = 'the configuration is another: ' + '; '.join(told[:4])
-    raise PlanError(
-      f'{work}: belongs to another cross-validation ({name}: {said}); choose '
-      'another --work'
+    documents = {part: getattr(fold, part) for part in fitting.PARTS}
+    self._fitting.fit(
+      self._fold(number),
+      {
+        part: found.of_records(np.isin(keys, names))
+        for part, names in documents.items()
+      },
+      data.texts,
+      data.table.folder,
+      self._work / 'tokens',
+      name=f'fold {number}',
+      about={part: {'documents': names} for part, names in documents.items()},
     )

@@ -7,6 +7,7 @@ import pathlib
 import jax
 import numpy as np
 import pytest
+import rated_corpus
 import scipy.stats
 import tiny_encoder
 
@@ -19,68 +20,7 @@ from t5score_jax.evaluation import dimensions
 from t5score_jax.metrics import comes
 from t5score_jax.training import stopping
 
-SYSTEMS = {'good': 5.0, 'fair': 3.5, 'poor': 1.5}
-ENCODER = """
-from __gin__ import dynamic_registration
-from t5score_jax.nn import bert
-include 'models/estimator.gin'
-include 'runs/{run}.gin'
-ENCODER = @bert.BertConfig()
-NUM_LAYERS = {config.num_layers}
-bert.BertConfig:
-  vocab_size = {config.vocab_size}
-  emb_dim = {config.emb_dim}
-  num_heads = {config.num_heads}
-  mlp_dim = {config.mlp_dim}
-  num_layers = %NUM_LAYERS
-  max_positions = {config.max_positions}
-HIDDEN_SIZES = (6,)
-OUTPUTS = ('coherence', 'fluency')
-ENCODER_PATH = '{path}'
-LEARNING_RATE = 1e-2
-BATCH_SIZE = 8
-EPOCHS = 2
-STEPS_PER_CALL = 2
-NAME = 'toy'
-"""
-
-
 NOT_RATED = {'coherence': None, 'fluency': None}
-
-
-def _text(rng, count):
-  return ' '.join(rng.choice(tiny_encoder.WORDS[:14], count))
-
-
-def _segments(documents='abcdef', seed=0):
-  """Two experts an output, two references, some dimensions not rated."""
-  rng = np.random.default_rng(seed)
-  found = []
-  for document in documents:
-    # Some articles are longer than the encoder's 24 positions.
-    source = _text(rng, 40 if document < 'c' else 12)
-    references = tuple(_text(rng, 7) for _ in range(2))
-    for system, quality in SYSTEMS.items():
-      hypothesis = _text(rng, 6)
-      for expert in range(2):
-        ratings = {
-          'coherence': quality + rng.normal() / 3,
-          'fluency': 6 - quality + rng.normal() / 3,
-        }
-        if expert and document == 'd':
-          del ratings['fluency']
-        found.append(
-          records.Segment(
-            hypothesis,
-            source,
-            references,
-            system,
-            document,
-            document,
-            ratings=ratings,
-          )
-        )
-  return found
 
 
 class Place:
@@ -89,13 +29,11 @@ class Place:
   def __init__(self, folder):
     self.folder = folder
     self.encoder = tiny_encoder.make(folder / 'encoder')
-    records.write_records(folder / 'rated.jsonl', _segments())
-    records.write_records(folder / 'other.jsonl', _segments('xyz', seed=5))
-    for run in ('comes', 'comes_head'):
-      text = ENCODER.format(
-        run=run, config=tiny_encoder.CONFIG, path=self.encoder
-      )
-      (folder / f'{run}.gin').write_text(text)
+    records.write_records(folder / 'rated.jsonl', rated_corpus.segments())
+    records.write_records(
+      folder / 'other.jsonl', rated_corpus.segments('xyz', seed=5)
+    )
+    rated_corpus.write_gin(folder, self.encoder)
 
   def run(self, name, *arguments, run='comes_head'):
     parser = argparse.ArgumentParser(prog='t5score crossvalidate')
@@ -138,13 +76,13 @@ def base(place):
 def _by_metric(place, name, fold, segments):
   """What `t5score score -m comes` says with a fold's model."""
   metric = comes.Metric(place.folder / name / f'fold_{fold}' / 'model')
-  found = metric.score_segments(segments).components
+  found = metric.scorerated_corpus.segments(segments).components
   return np.stack([found['coherence'], found['fluency']], axis=1)
 
 
 def _check_predictions(place, name):
   rows = place.rows(name)
-  judged = instances.averaged(_segments())
+  judged = instances.averaged(rated_corpus.segments())
   assert len(rows) == len(judged) == 18
   documents = {}
   for fold in (1, 2, 3):
@@ -172,7 +110,7 @@ def test_each_document_is_judged_by_the_model_that_has_not_seen_it(place, base):
 
 def test_ratings_are_learned_standardized_and_said_as_they_are(place, base):
   work = place.folder / 'base'
-  judged = [s for s in _segments() for _ in s.references]
+  judged = [s for s in rated_corpus.segments() for _ in s.references]
   keys = np.array([s.document for s in judged])
   fold = instances.folds('abcdef', 3)[1]
   raw = np.array(
@@ -200,7 +138,7 @@ def test_the_table_is_kendall_of_systems_means(place, base):
     means = [
       [
         np.mean([r[c] for r in rows if r['system'] == s and c in r])
-        for s in SYSTEMS
+        for s in rated_corpus.SYSTEMS
       ]
       for c in (name, f'predicted_{name}')
     ]
@@ -217,7 +155,7 @@ def test_the_table_is_kendall_of_systems_means(place, base):
 
 def test_other_data_are_judged_by_every_model(place, base):
   rows = place.rows('base/also_other')
-  judged = instances.averaged(_segments('xyz', seed=5))
+  judged = instances.averaged(rated_corpus.segments('xyz', seed=5))
   values = np.stack(
     [_by_metric(place, 'base', fold, judged) for fold in (1, 2, 3)]
   )

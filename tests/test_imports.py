@@ -99,7 +99,7 @@ LEVELS: dict[int, list[str]] = {
   5: [
     'training.evaluators training.regression',
     'inference',
-    'crossvalidation',
+    'fitting crossvalidation',
   ],
   6: [
     'commands._board_parser commands._board_add commands._board_init'
@@ -111,7 +111,7 @@ LEVELS: dict[int, list[str]] = {
     ' commands.demo commands.calibrate commands._convert_estimator'
     ' commands.convert commands.precompile'
     ' commands.infer commands._record_files commands.pairs commands.annotate'
-    ' commands.crossvalidate'
+    ' commands.crossvalidate commands.fit'
     ' commands.retention',
   ],
   7: ['cli'],

@@ -1,5 +1,7 @@
 """Directions and references of T5Score, recomputed from single tokens."""
 
+import dataclasses
+
 import numpy as np
 import numpy_t5
 import pytest
@@ -191,6 +193,34 @@ def test_signature_tells_models_apart(loaded, random_model, tmp_path):
   mine, theirs = loaded().signature(), t5score_jax.load(str(tmp_path / 'other'))
   assert mine != theirs.signature()
   assert mine.split('|')[3] == theirs.signature().split('|')[3]
+
+
+@pytest.mark.parametrize(
+  ('change', 'field'),
+  [
+    ({'mlp_activations': ('relu', 'linear')}, 'network'),
+    ({'relative_attention_max_distance': 20}, 'network'),
+    # These change no score, in float32 and with the same weights.
+    ({'dropout_rate': 0.3, 'remat': 'full'}, None),
+  ],
+)
+def test_signature_tells_settings_apart(
+  loaded, random_model, tmp_path, change, field
+):
+  other = make_bundle(random_model.vocabulary, max_length=64)
+  other = dataclasses.replace(
+    other, config=dataclasses.replace(other.config, **change)
+  )
+  save_bundle(tmp_path / 'other', other, dtype='float32')
+  mine, theirs = (
+    dict(part.split(':', 1) for part in signature.split('|'))
+    for signature in (
+      loaded().signature(),
+      t5score_jax.load(str(tmp_path / 'other')).signature(),
+    )
+  )
+  differing = {name for name in mine if mine[name] != theirs[name]}
+  assert differing - {'model'} == ({field} if field else set())
 
 
 def test_a_folder_without_a_model(tmp_path):

@@ -13,8 +13,8 @@ import tiny_encoder
 from scipy import optimize
 
 from t5score_jax import cli
+from t5score_jax.checkpoints import bundle as bundles
 from t5score_jax.checkpoints import encoders
-from t5score_jax.metrics import _token_states as token_states
 from t5score_jax.metrics import base
 from t5score_jax.nn import heads
 
@@ -150,7 +150,7 @@ def test_settings_of_a_head_are_signed():
   config = heads.EstimatorConfig(tiny_encoder.CONFIG)
   encoder = functools.partial(dataclasses.replace, tiny_encoder.CONFIG)
   found = [
-    token_states.network_hash(dataclasses.replace(config, **change))
+    bundles.network_hash(dataclasses.replace(config, **change))
     for change in (
       {},
       {'dropout_rate': 0.5},

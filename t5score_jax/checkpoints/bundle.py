@@ -43,6 +43,12 @@ WEIGHTS_FILE = 'model.safetensors'
 VOCABULARY_FILE = 'vocabulary.model'
 
 _INDEX_FILE = f'{WEIGHTS_FILE}.index.json'
+# Of a configuration: what does not change scores, or shows elsewhere (the dtype
+# in signatures, the places of position biases in the names of weights).
+_NOT_OF_SCORES = frozenset(
+  ('dropout_rate', 'remat', 'dtype', 'scan_layers')
+  + ('relative_attention_per_layer',)
+)
 
 
 class BundleError(CheckpointError):
@@ -97,6 +103,30 @@ def checkpoint_hash(params: Mapping[str, Any]) -> str:
     digest.update(f'{name} {array.shape}\n'.encode())
     digest.update(array.data)
   return digest.hexdigest()[:12]
+
+
+def network_hash(config: Any) -> str:
+  """Names the settings that change scores: 12 hex digits of SHA-256.
+
+  The same weights mean other scores with other heads, activations, norms,
+  pooling or places of tokens.
+
+  Args:
+    config: a dataclass: a network's, or that of what stands on one.
+
+  Returns:
+    12 lower-case hexadecimal digits; equal for scanned and unscanned layers.
+  """
+
+  def read(settings: Mapping[str, Any]) -> dict[str, Any]:
+    return {
+      key: read(value) if isinstance(value, Mapping) else value
+      for key, value in settings.items()
+      if key not in _NOT_OF_SCORES
+    }
+
+  text = json.dumps(read(dataclasses.asdict(config)), sort_keys=True)
+  return hashlib.sha256(text.encode()).hexdigest()[:12]
 
 
 def is_bundle(path: str | os.PathLike[str]) -> bool:

@@ -16,6 +16,7 @@ import numpy as np
 
 import t5score_jax
 from t5score_jax.checkpoints import safetensors_files
+from t5score_jax.checkpoints.bundle import network_hash
 from t5score_jax.checkpoints.weights import BLOCK_BYTES, LazyArray, Weights
 from t5score_jax.data.vocab import ByteVocabulary, Vocabulary
 from t5score_jax.metrics import base
@@ -141,7 +142,7 @@ def make(
     vocabulary='bytes'
     if in_bytes
     else f'{vocabulary.vocab_size:,} SentencePiece ids',
-    signature=signature(vocabulary, settings, weights, folder),
+    signature=signature(config, vocabulary, settings, weights, folder),
     default='' if direction == 'f' else f' (this model is used by {direction})',
     lower='.lower()' if settings.get('lowercase') else '',
     length=length,
@@ -150,6 +151,7 @@ def make(
 
 
 def signature(
+  config: T5Config,
   vocabulary: Vocabulary,
   settings: Mapping[str, Any],
   weights: Weights,
@@ -163,6 +165,7 @@ def signature(
     'metric': 'T5Score',
     'model': str(settings['name']),
     'checkpoint': checkpoint_hash(weights, folder),
+    'network': network_hash(config),
     'vocabulary': vocabulary.fingerprint()[:12],
     'direction': 'f' if direction == 'source' else direction,
     'conditioning': conditioning.get(direction, 'reference'),

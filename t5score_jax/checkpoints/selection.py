@@ -105,7 +105,7 @@ def find_checkpoint(path: str | os.PathLike[str]) -> Path:
   steps = sorted(found)
   selection = _read_selection(folder)
   if selection is not None:
-    rated = [(s, n) for s in steps if (n := _numbers(found[s]))]
+    rated = [(s, n) for s in steps if (n := numbers(found[s]))]
     best = selection.best([x for x in rated if selection.metric in x[1]])
     if best >= 0:
       return found[[s for s, n in rated if selection.metric in n][best]]
@@ -130,7 +130,7 @@ def _read_selection(folder: Path) -> Selection | None:
     raise CheckpointError(f'{path}: damaged ({error})') from error
 
 
-def _numbers(checkpoint: Path) -> dict[str, float]:
+def numbers(checkpoint: Path) -> dict[str, float]:
   """The evaluation kept with a checkpoint."""
   path = checkpoint / NUMBERS / 'metadata'
   return json.loads(path.read_text('utf-8')) if path.is_file() else {}

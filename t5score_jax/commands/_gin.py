@@ -11,11 +11,12 @@ import difflib
 import logging
 import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 _BINDING = '--gin.NAME'
+FINE_TUNE_FILE = 'runs/comes_fine_tune.gin'
 # What gin and the modules that it imports raise at a wrong configuration.
 _WRONG = (
   OSError,
@@ -115,6 +116,31 @@ def configure(
     raise ConfigurationError(plain(error)) from error
   if strict:
     _check_macros(bindings, gin.config_str())
+
+
+def phases(
+  args: argparse.Namespace,
+) -> Callable[[Sequence[str], bool], None]:
+  """What makes gin's configuration anew for each phase of an estimator.
+
+  Args:
+    args: With the flags of `add_arguments`.
+
+  Returns:
+    A `fitting.Configure`.
+  """
+
+  def configure_phase(bindings: Sequence[str], fine_tune: bool) -> None:
+    # A flag of the first phase may have no use in the second.
+    configure(
+      [*args.gin_file, *([FINE_TUNE_FILE] if fine_tune else [])],
+      args.gin_bindings,
+      args.gin_search_paths,
+      more=bindings,
+      strict=not fine_tune,
+    )
+
+  return configure_phase
 
 
 def packaged_folder() -> Path:

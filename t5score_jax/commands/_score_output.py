@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import IO, Any
 
 from t5score_jax.data import files, records
@@ -120,31 +120,49 @@ def _aligned(rows: Sequence[tuple[str, ...]]) -> list[str]:
   ]
 
 
-class Progress:
-  """A bar on standard error while a metric that can tell works for long."""
+class Bar:
+  """A bar on standard error while something works for long.
 
-  def __init__(self, metric: base.Metric, quiet: bool):
-    self._metric = metric
+  A context manager, which gives what is to be told of done and total; all being
+  done, the bar goes away, and the next work may have another.
+  """
+
+  def __init__(self, what: str, quiet: bool):
+    """Names the work.
+
+    Args:
+      what: In one word, such as 'scoring'.
+      quiet: Whether there is to be no bar; there is none either where standard
+        error is not a terminal.
+    """
+    self._what = what
     self._wanted = not quiet and _is_terminal(sys.stderr)
     self._bar: Any = None
-    self._start = time.monotonic()
+    self._start: float | None = None
 
-  def __enter__(self) -> None:
-    if self._wanted and hasattr(self._metric, 'progress'):
-      self._metric.progress = self._advance
+  def __enter__(self) -> Callable[[int, int], None] | None:
+    self._start = time.monotonic()
+    return self._advance if self._wanted else None
 
   def __exit__(self, *error: object) -> None:
     if self._bar is not None:
       self._bar.stop()
+    self._bar = None
 
   def _advance(self, done: int, total: int) -> None:
+    if done >= total:
+      self.__exit__()
+      self._start = None
+      return
+    if self._start is None:
+      self._start = time.monotonic()
     if self._bar is None:
-      if time.monotonic() - self._start < _LONG_WORK or done >= total:
+      if time.monotonic() - self._start < _LONG_WORK:
         return
       from rich import console, progress
 
       self._bar = progress.Progress(
-        progress.TextColumn('scoring'),
+        progress.TextColumn(self._what),
         progress.BarColumn(),
         progress.MofNCompleteColumn(),
         progress.TimeRemainingColumn(),
@@ -154,6 +172,21 @@ class Progress:
       self._task = self._bar.add_task('', total=total)
       self._bar.start()
     self._bar.update(self._task, completed=done, total=total)
+
+
+class Progress(Bar):
+  """A bar while a metric that can tell scores."""
+
+  def __init__(self, metric: base.Metric, quiet: bool):
+    """Names the metric, for `Bar`."""
+    super().__init__('scoring', quiet)
+    self._metric = metric
+
+  def __enter__(self) -> Callable[[int, int], None] | None:
+    told = super().__enter__()
+    if told is not None and hasattr(self._metric, 'progress'):
+      self._metric.progress = told
+    return told
 
 
 def _is_terminal(stream: IO[str]) -> bool:

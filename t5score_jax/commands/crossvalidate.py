@@ -19,6 +19,7 @@ from t5score_jax.commands import (
   _gin,
   _record_files,
   _score_files,
+  _score_output,
   score,
   train,
 )
@@ -28,7 +29,6 @@ from t5score_jax.evaluation import dimensions, tables
 
 SUMMARY = 'train an estimator in folds and judge every document by another'
 
-FINE_TUNE_FILE = 'runs/comes_fine_tune.gin'
 PREDICTED = 'predicted_'
 
 _DESCRIPTION = """
@@ -168,14 +168,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
   """Runs the verb; returns the exit code."""
   # Imported here: help needs no JAX.
-  from t5score_jax import crossvalidation
+  from t5score_jax import crossvalidation, fitting
 
   try:
     text = _run(args, crossvalidation)
   except (UsageError, _gin.ConfigurationError) as error:
     print(f't5score crossvalidate: {error}', file=sys.stderr)
     return 2
-  except crossvalidation.Stopped as error:
+  except fitting.Stopped as error:
     print(
       f't5score crossvalidate: {error.reason}; the same command goes on',
       file=sys.stderr,
@@ -211,22 +211,26 @@ def _run(args: argparse.Namespace, crossvalidation: Any) -> str:
   for (_, rating, file), those in zip(others, other_segments, strict=True):
     instances.check_rated(those, [rating], file.path)
   instances.check_rated(segments, ratings, source.path)
-  validation = crossvalidation.CrossValidation(
-    segments,
-    question,
-    args.work,
-    _configure(args),
-    texts=args.texts,
-    say=say,
-  )
-  found = validation.run()
-  _write(args.output, found, ratings)
-  blocks = [_render(args, validation, found)]
-  for (name, rating, _), others_of in zip(others, other_segments, strict=True):
-    seen = validation.also(name, others_of)
-    path = Path(args.work) / f'also_{name}.jsonl'
-    _write_folds(path, seen, validation.encoding.config.outputs)
-    blocks.append(_render_also(args, validation, seen, name, rating))
+  with _score_output.Bar('encoding', args.quiet) as progress:
+    validation = crossvalidation.CrossValidation(
+      segments,
+      question,
+      args.work,
+      _gin.phases(args),
+      texts=args.texts,
+      say=say,
+      progress=progress,
+    )
+    found = validation.run()
+    _write(args.output, found, ratings)
+    blocks = [_render(args, validation, found)]
+    for (name, rating, _), others_of in zip(
+      others, other_segments, strict=True
+    ):
+      seen = validation.also(name, others_of)
+      path = Path(args.work) / f'also_{name}.jsonl'
+      _write_folds(path, seen, validation.encoding.config.outputs)
+      blocks.append(_render_also(args, validation, seen, name, rating))
   return '\n\n'.join(blocks)
 
 
@@ -258,22 +262,6 @@ def _other(words: Sequence[str]) -> tuple[str, str, _record_files.RecordFile]:
     raise ValueError('--also: give a rating and a file')
   file = _record_files.parse(words[1:], '--also')
   return Path(file.path).name.partition('.')[0], words[0], file
-
-
-def _configure(args: argparse.Namespace) -> Any:
-  """What makes gin's configuration anew, for a fold and a phase."""
-
-  def configure(bindings: Sequence[str], fine_tune: bool) -> None:
-    # A flag of the first phase may have no use in the second.
-    _gin.configure(
-      [*args.gin_file, *([FINE_TUNE_FILE] if fine_tune else [])],
-      args.gin_bindings,
-      args.gin_search_paths,
-      more=bindings,
-      strict=not fine_tune,
-    )
-
-  return configure
 
 
 def _write(path: str, found: Any, ratings: Sequence[str]) -> None:

@@ -245,17 +245,11 @@ def folds(names: Iterable[str], count: int, seed: int = 0) -> list[Fold]:
   >>> folds('abcde', 5)[0].train == folds('edcba', 5)[0].train
   True
   """
-  distinct = sorted(set(names))
+  ordered = _ordered(names, seed)
   if count < 3:
     raise ValueError(f'{count} folds: at least 3, for three different parts')
-  if len(distinct) < count:
-    raise ValueError(f'{count} folds of {len(distinct)} documents: too few')
-
-  def rank(name: str) -> str:
-    text = f'{seed}:{name}'.encode('utf-8', 'surrogatepass')
-    return hashlib.sha256(text).hexdigest()
-
-  ordered = sorted(distinct, key=rank)
+  if len(ordered) < count:
+    raise ValueError(f'{count} folds of {len(ordered)} documents: too few')
   parts = [ordered[n::count] for n in range(count)]
   found = []
   for n in range(count):
@@ -269,6 +263,39 @@ def folds(names: Iterable[str], count: int, seed: int = 0) -> list[Fold]:
       )
     )
   return found
+
+
+def held_out(names: Iterable[str], share: float, seed: int = 0) -> set[str]:
+  """Chooses documents to validate by, in the same way on any machine.
+
+  Args:
+    names: Keys of documents; each counts once.
+    share: Of the documents, between 0 and 1; one at least is chosen, and one
+      left.
+    seed: Another one, another choice.
+
+  Raises:
+    ValueError: A share of another size, or fewer than two documents.
+  """
+  if not 0 < share < 1:
+    raise ValueError(f'share {share:g}: must lie between 0 and 1')
+  ordered = _ordered(names, seed)
+  if len(ordered) < 2:
+    raise ValueError(
+      f'{len(ordered)} document to learn from and to choose by: at least 2'
+    )
+  count = min(max(round(share * len(ordered)), 1), len(ordered) - 1)
+  return set(ordered[:count])
+
+
+def _ordered(names: Iterable[str], seed: int) -> list[str]:
+  """Distinct names by a digest of seed and name."""
+
+  def rank(name: str) -> str:
+    text = f'{seed}:{name}'.encode('utf-8', 'surrogatepass')
+    return hashlib.sha256(text).hexdigest()
+
+  return sorted(sorted(set(names)), key=rank)
 
 
 def check_rated(

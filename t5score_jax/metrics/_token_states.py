@@ -11,7 +11,6 @@ import collections
 import dataclasses
 import functools
 import hashlib
-import json
 import math
 import os
 import weakref
@@ -38,7 +37,6 @@ _OF_FILES: weakref.WeakKeyDictionary[encoding.TextEncoder, dict[str, Idf]] = (
 )
 
 # Settings of training, and what signatures say by itself.
-_NOT_OF_SCORES = frozenset(('dropout_rate', 'remat', 'dtype'))
 
 IDF_NONE, IDF_REFERENCES = 'none', 'references'
 REFERENCE_RULES = ('max', 'mean')
@@ -252,30 +250,9 @@ def identity(name: object, model: Any) -> dict[str, str]:
   return {
     'model': str(name),
     'checkpoint': bundles.checkpoint_hash(model.params),
-    'network': network_hash(model.config),
+    'network': bundles.network_hash(model.config),
     'vocabulary': model.tokenizer.fingerprint()[:12],
   }
-
-
-def network_hash(config: Any) -> str:
-  """Twelve digits of a SHA-256 of the settings that change scores.
-
-  The same weights mean other scores with other heads, activations, norms,
-  pooling or places of tokens.
-
-  Args:
-    config: A ``BertConfig`` or an ``EstimatorConfig``.
-  """
-
-  def read(settings: Mapping[str, Any]) -> dict[str, Any]:
-    return {
-      key: read(value) if isinstance(value, Mapping) else value
-      for key, value in settings.items()
-      if key not in _NOT_OF_SCORES
-    }
-
-  text = json.dumps(read(dataclasses.asdict(config)), sort_keys=True)
-  return hashlib.sha256(text.encode()).hexdigest()[:12]
 
 
 def collect(values: np.ndarray, places: np.ndarray, rule: str) -> np.ndarray:

@@ -147,6 +147,7 @@ class Metric(base.Metric):
     self._model = {
       'model': str(bundle.settings.get('name') or Path(model).name),
       'checkpoint': bundles.checkpoint_hash(bundle.params),
+      'network': bundles.network_hash(bundle.config),
       'vocabulary': bundle.vocabulary.fingerprint()[:12],
     }
 
