@@ -339,6 +339,32 @@ def test_errors_are_one_line(t5x_folder, tmp_path, arguments, code, message):
   assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.parametrize('format_name', ['bundle', 'orbax', 'hf'])
+@pytest.mark.parametrize(
+  ('arguments', 'message'),
+  [
+    (['--vocabulary', 'bytes'], '--vocabulary bytes: '),
+    (['--activation', 'silu'], '--activation silu: '),
+  ],
+)
+def test_a_model_that_says_what_it_is_keeps_it(
+  random_bundle, tmp_path, format_name, arguments, message
+):
+  source = random_bundle
+  if format_name != 'bundle':
+    source = tmp_path / 'in'
+    assert _run(random_bundle, source, '--to', format_name)[0] == 0
+  code, out, err = _run(source, tmp_path / 'x', '--to', 'bundle', *arguments)
+  assert (code, out, err.count('\n')) == (2, '', 1)
+  assert message in err and 'leave the option out' in err
+  assert not (tmp_path / 'x').exists()
+  # The same may be said again.
+  same = ['--vocabulary', random_bundle / 'vocabulary.model']
+  assert _run(source, tmp_path / 'x', '--to', 'bundle', *same)[0] == 0
+  loaded = bundles.load_bundle(tmp_path / 'x')
+  assert loaded.vocabulary == bundles.load_bundle(random_bundle).vocabulary
+
+
 def test_formats_are_modules():
   assert {'bundle', 'orbax', 't5x', 'hf'} <= set(formats.readable())
   assert set(formats.writable()) < set(formats.readable())

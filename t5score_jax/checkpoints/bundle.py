@@ -315,17 +315,19 @@ def open_source(path: Path, options: Options) -> Source:
 
   Args:
     path: the bundle's folder.
-    options: the vocabulary overrides the bundle's own.
+    options: a bundle says all; they may only say the same.
 
   Returns:
     The model.
 
   Raises:
     BundleError: as ``load_bundle``.
+    ContradictionError: the options say something else than the bundle.
   """
   if not path.is_dir():
     raise BundleError(f'{path}: no such folder')
   config, vocabulary, settings = read_description(path)
+  weights.check_options(options, config, vocabulary, path / CONFIG_FILE)
   try:
     arrays = safetensors_files.open_folder(path)
     weights.check(
@@ -333,9 +335,6 @@ def open_source(path: Path, options: Options) -> Source:
       weights.shapes_of(arrays),
       f'{path}: the weights do not fit {CONFIG_FILE}',
     )
-    if options.vocabulary is not None:
-      chosen, _ = weights.choose_vocabulary(options.vocabulary, config)
-      vocabulary = chosen or vocabulary
   except CheckpointError as error:
     raise BundleError(str(error)) from error
   return Source(

@@ -40,10 +40,13 @@ from t5score_jax.checkpoints.weights import (
   Options,
   Source,
   check,
+  check_options,
   choose_vocabulary,
   shapes_of,
 )
 from t5score_jax.data import files
+from t5score_jax.data.vocab import Vocabulary
+from t5score_jax.nn.t5 import T5Config
 
 #: How often `write` reads the weights: to store them, and for their hash.
 PASSES = 2
@@ -66,8 +69,8 @@ def open_source(path: Path, options: Options) -> Source:
 
   Args:
     path: The folder.
-    options: `vocabulary` goes before the tokenizer's files; `activation`, which
-      the folder says itself, may only be what it says.
+    options: They may only be what the folder says itself; `vocabulary` goes
+      before a tokenizer that had to be assumed or put together.
 
   Returns:
     The model, not scanned; weights in the dtypes in which they are stored.
@@ -80,12 +83,7 @@ def open_source(path: Path, options: Options) -> Source:
     raise CheckpointError(f'{path}: no such folder')
   description = huggingface_config.read(path)
   config = description.config
-  said = config.mlp_activations[0]
-  if options.activation not in (None, said):
-    raise CheckpointError(
-      f'--activation {options.activation}: {description.path} says {said}; '
-      'leave the option out'
-    )
+  check_options(options, config, None, description.path)
   stored = huggingface_weights.open_folder(path)
   if not any(name.startswith('decoder.') for name in stored):
     raise CheckpointError(
@@ -106,15 +104,7 @@ def open_source(path: Path, options: Options) -> Source:
     f'{path}: the weights are not those of the network that its config.json '
     "describes (names and layouts are T5X's)",
   )
-  if options.vocabulary is not None:
-    vocabulary, more = choose_vocabulary(options.vocabulary, config)
-  else:
-    vocabulary, more = huggingface_tokenizer.read(path, config.vocab_size)
-    if vocabulary is not None and vocabulary.vocab_size > config.vocab_size:
-      raise CheckpointError(
-        f'{path}: the tokenizer has {vocabulary.vocab_size} ids, the network '
-        f'only {config.vocab_size}: they do not belong together'
-      )
+  vocabulary, more = _vocabulary(path, options, config)
   settings = description.own.get('settings')
   return Source(
     config,
@@ -128,6 +118,28 @@ def open_source(path: Path, options: Options) -> Source:
     },
     (*notes, *more),
   )
+
+
+def _vocabulary(
+  path: Path, options: Options, config: T5Config
+) -> tuple[Vocabulary | None, tuple[str, ...]]:
+  """The folder's, or the one named where the folder does not say for sure."""
+  try:
+    found, notes = huggingface_tokenizer.read(path, config.vocab_size)
+  except CheckpointError:
+    if options.vocabulary is None:
+      raise
+    found, notes = None, ()
+  # Notes are about what was assumed.
+  if options.vocabulary is not None and (found is None or notes):
+    return choose_vocabulary(options.vocabulary, config)
+  check_options(options, config, found, path)
+  if found is not None and found.vocab_size > config.vocab_size:
+    raise CheckpointError(
+      f'{path}: the tokenizer has {found.vocab_size} ids, the network only '
+      f'{config.vocab_size}: they do not belong together'
+    )
+  return found, notes
 
 
 def _settle_output(

@@ -21,6 +21,7 @@ from t5score_jax.checkpoints.weights import (
   Options,
   Source,
   check,
+  check_options,
   choose_vocabulary,
   shapes_of,
 )
@@ -73,14 +74,15 @@ def open_source(path: Path, options: Options) -> Source:
 
   Args:
     path: A MODEL_DIR or a `checkpoint_N` in one.
-    options: The vocabulary overrides that of MODEL_DIR; where MODEL_DIR lacks a
-      description, the network is read off the shapes.
+    options: They may only say what MODEL_DIR's description says; where it has
+      none, the network is read off the shapes.
 
   Returns:
     The model.
 
   Raises:
-    CheckpointError: Not a checkpoint of a T5 network, or a damaged one.
+    CheckpointError: Not a checkpoint of a T5 network, or a damaged one, or
+      one that says something else than the options.
   """
   checkpoint = selection.find_checkpoint(path)
   weights = open_weights(checkpoint)
@@ -93,8 +95,7 @@ def open_source(path: Path, options: Options) -> Source:
     config, vocabulary, settings = bundle.read_description(folder)
     message = f'{checkpoint} does not fit {folder / bundle.CONFIG_FILE}'
     check(layouts.parameter_shapes(config), shapes, message)
-    if options.vocabulary is not None:
-      vocabulary, _ = choose_vocabulary(options.vocabulary, config)
+    check_options(options, config, vocabulary, folder / bundle.CONFIG_FILE)
   else:
     config, notes = layouts.infer_config(shapes, options.activation)
     vocabulary, more = choose_vocabulary(options.vocabulary, config, folder)

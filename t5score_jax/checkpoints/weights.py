@@ -55,6 +55,10 @@ class CheckpointError(ValueError):
   """A checkpoint is missing, damaged or of another model; says which."""
 
 
+class ContradictionError(CheckpointError):
+  """An option says something else than the checkpoint itself."""
+
+
 @dataclasses.dataclass(frozen=True, eq=False)
 class LazyArray:
   """An array that is read when it is asked for, whole or in part.
@@ -279,6 +283,8 @@ Weights = Mapping[str, LazyArray]
 class Options:
   """What a reader is told that the files may not say; None: not told.
 
+  Where the files say it, it may only be what they say (`check_options`).
+
   Attributes:
     activation: Of the feed-forward blocks, such as 'gelu' or 'relu'; of a
       gated one the gate's.
@@ -361,16 +367,61 @@ def choose_vocabulary(
     )
   if spec is None:
     return None, ()
-  try:
-    found = vocab.load_vocabulary(spec)
-  except (OSError, ValueError) as error:
-    raise CheckpointError(str(error)) from error
+  found = _load_vocabulary(spec)
   if found.vocab_size > config.vocab_size:
     raise CheckpointError(
       f'the vocabulary {spec} has {found.vocab_size} ids, the network only '
       f'{config.vocab_size}: they do not belong together'
     )
   return found, notes
+
+
+def check_options(
+  options: Options,
+  config: T5Config,
+  vocabulary: vocab.Vocabulary | None,
+  place: Path,
+) -> None:
+  """Checks that options repeat what a checkpoint says, if they are given.
+
+  Args:
+    options: What the reader is told.
+    config: The network that the checkpoint says it has.
+    vocabulary: The one that it says it has; None if it says none. Sentinels,
+      which a file may lack, are not compared.
+    place: Where it says so, for the message.
+
+  Raises:
+    ContradictionError: They say something else.
+    CheckpointError: `options.vocabulary` names no vocabulary.
+  """
+  said = config.mlp_activations[0]
+  if options.activation not in (None, said):
+    raise ContradictionError(
+      f'--activation {options.activation}: {place} says {said}; leave the '
+      'option out'
+    )
+  if options.vocabulary is None or vocabulary is None:
+    return
+  if _pieces(_load_vocabulary(options.vocabulary)) != _pieces(vocabulary):
+    raise ContradictionError(
+      f'--vocabulary {options.vocabulary}: {place} says {vocabulary}, with '
+      'which the network was trained; leave the option out'
+    )
+
+
+def _load_vocabulary(spec: str) -> vocab.Vocabulary:
+  try:
+    return vocab.load_vocabulary(spec)
+  except (OSError, ValueError) as error:
+    raise CheckpointError(str(error)) from error
+
+
+def _pieces(vocabulary: vocab.Vocabulary) -> bytes:
+  """What defines a vocabulary, but for its sentinels."""
+  if isinstance(vocabulary, vocab.SentencePieceVocabulary):
+    return vocabulary.bare_model_bytes
+  return b''
 
 
 def diff(expected: Mapping[str, Shape], found: Mapping[str, Shape]) -> str:

@@ -46,7 +46,8 @@ rounds them.
 T5X does not say what the network is: its shape is read off the parameters. The
 activation is taken to be gelu where feed-forward blocks are gated, else relu;
 the vocabulary to be bytes where it has 384 ids and no vocabulary.model lies
-beside the checkpoint. --activation and --vocabulary say otherwise.
+beside the checkpoint. --activation and --vocabulary say otherwise. A model that
+says itself what it is (bundle, orbax, hf) keeps that: the two may only repeat it.
 """
 
 _EXAMPLES = """
@@ -174,7 +175,11 @@ def _size(text: str) -> int:
 def run(args: argparse.Namespace) -> int:
   """Runs the verb; returns the exit code."""
   from t5score_jax.checkpoints import convert
-  from t5score_jax.checkpoints.weights import SHARD_BYTES, Options
+  from t5score_jax.checkpoints.weights import (
+    SHARD_BYTES,
+    ContradictionError,
+    Options,
+  )
 
   start = time.monotonic()
   args.source = _place(args.source)
@@ -212,7 +217,7 @@ def run(args: argparse.Namespace) -> int:
         max_shard_bytes=args.max_shard_size or SHARD_BYTES,
         progress=advance,
       )
-  except UsageError as error:
+  except (UsageError, ContradictionError) as error:
     print(f't5score convert: {error}', file=sys.stderr)
     return 2
   except (ValueError, OSError) as error:
