@@ -156,16 +156,18 @@ def fit(
   )
 
 
-def _checked(scores: Any, ratings: Any) -> tuple[np.ndarray, np.ndarray]:
+def _checked(
+  scores: Any, ratings: Any, least: int = _LEAST, why: str = ''
+) -> tuple[np.ndarray, np.ndarray]:
   x, y = np.asarray(scores, np.float64), np.asarray(ratings, np.float64)
   if x.ndim != 1 or x.shape != y.shape:
     raise ValueError(f'scores {x.shape} and ratings {y.shape} must be [N]')
   if not (np.isfinite(x).all() and np.isfinite(y).all()):
     raise CalibrationError('scores and ratings must be finite')
-  if len(x) < _LEAST or len(np.unique(x)) < 2:
+  if len(x) < least or len(np.unique(x)) < 2:
     raise CalibrationError(
       f'{len(x)} judged segments with {len(np.unique(x))} distinct scores: '
-      f'at least {_LEAST} and 2 are needed'
+      f'at least {least} and 2 are needed{why}'
     )
   return x, y
 
@@ -190,6 +192,20 @@ def _centred_isotonic(
     # Flat everywhere: the line's share alone makes it rise.
     return np.array([distinct[0], distinct[-1]]), np.repeat(values, 2)
   return centres, values
+
+
+def least_segments(folds: int) -> int:
+  """How many judged segments, each with an id of its own, `folds` need.
+
+  The greatest fold is left out of a fit, and what remains must be enough.
+
+  Args:
+    folds: 2 or more.
+  """
+  count = _LEAST + 1
+  while count - -(-count // folds) < _LEAST:
+    count += 1
+  return count
 
 
 def cross_validate(
@@ -218,7 +234,7 @@ def cross_validate(
   Raises:
     CalibrationError: As `fit`, or fewer groups than folds.
   """
-  x, y = _checked(scores, ratings)
+  x, y = _checked(scores, ratings, least_segments(folds), f' for {folds} folds')
   names = list(dict.fromkeys(groups))
   if len(names) < folds:
     raise CalibrationError(
@@ -234,7 +250,14 @@ def cross_validate(
     train, test = fold != k, fold == k
     predictions['constant'][test] = y[train].mean()
     for method in METHODS:
-      fitted = fit(x[train], y[train], method)
+      try:
+        fitted = fit(x[train], y[train], method)
+      except CalibrationError as error:
+        # What is counted there is a part of what was given.
+        raise CalibrationError(
+          f'{len(x)} judged segments in {folds} folds; without fold {k + 1}: '
+          f'{error}'
+        ) from error
       predictions[method][test] = fitted(x[test])
   by_prediction = np.argsort(predictions['isotonic'], kind='stable')
   return {

@@ -1,6 +1,7 @@
 """Calibration: fits, leaves ranks alone, is signed, stored and checked."""
 
 import json
+import shutil
 
 import hypothesis
 import numpy as np
@@ -11,6 +12,7 @@ from scipy import stats
 
 from t5score_jax import calibration as calibrations
 from t5score_jax import cli
+from t5score_jax.checkpoints import kinds
 from t5score_jax.metrics import base
 
 SIGNATURE = base.format_signature({'metric': 'toy', 'nrefs': 1, 'case': 'lc'})
@@ -232,6 +234,67 @@ def test_errors(tmp_path, capsys, monkeypatch, judged, arguments, code, words):
   captured = capsys.readouterr()
   assert words in captured.err and captured.err.count('\n') == 1
   assert not (tmp_path / 'x').exists()
+
+
+@pytest.mark.parametrize('model', [[], ['-m', 't5score-tiny'], ['-m', 'path']])
+def test_an_embedded_model_is_never_written(capsys, judged, model):
+  folder = kinds.folder('t5score-tiny')
+  model = [str(folder) if word == 'path' else word for word in model]
+  path = folder / calibrations.FILE
+  before = path.read_bytes()
+  words = ['calibrate', '--input', str(judged), '--human', 'da', '--quiet']
+  try:
+    for more in [], ['--overwrite'], ['-o', str(path)]:
+      assert cli.main([*words, *model, *more]) == 2
+      captured = capsys.readouterr()
+      assert 'give -o OUT' in captured.err and captured.err.count('\n') == 1
+      assert path.read_bytes() == before
+  finally:
+    # The package's own, should this fail.
+    path.write_bytes(before)
+
+
+def test_a_calibration_stays_unless_it_is_to_be_replaced(
+  tmp_path, capsys, judged
+):
+  model = tmp_path / 'mine'
+  shutil.copytree(kinds.folder('t5score-tiny'), model)
+  path = model / calibrations.FILE
+  before = path.read_bytes()
+  words = ['calibrate', '-m', str(model), '--input', str(judged)]
+  words += ['--human', 'da', '--quiet']
+  assert cli.main(words) == 2
+  captured = capsys.readouterr()
+  assert f'there is {path} already: give --overwrite' in captured.err
+  assert path.read_bytes() == before
+  assert cli.main([*words, '--overwrite']) == 0
+  assert path.read_bytes() != before
+  assert calibrations.read(path).target == 'da'
+  path.unlink()
+  assert cli.main(words) == 0 and path.exists()
+
+
+@pytest.mark.parametrize('folds', [2, 3, 5, 7])
+def test_the_least_number_of_segments(folds):
+  least = calibrations.least_segments(folds)
+  rising = np.arange(least, dtype=float)
+  calibrations.cross_validate(rising, rising, range(least), folds)
+  with pytest.raises(
+    calibrations.CalibrationError,
+    match=f'{least - 1} judged segments .* at least {least} and 2 .* {folds}',
+  ):
+    calibrations.cross_validate(rising[1:], rising[1:], range(least - 1), folds)
+
+
+def test_a_fold_is_not_taken_for_the_file():
+  # The segments of one id share a fold, without which few remain.
+  rising = np.arange(14.0)
+  groups = [0] * 8 + [1, 2, 3, 4, 5, 6]
+  with pytest.raises(
+    calibrations.CalibrationError,
+    match=r'^14 judged segments in 5 folds; without fold \d: [56] judged',
+  ):
+    calibrations.cross_validate(rising, rising, groups, 5)
 
 
 def test_calibration_of_another_metric_is_refused(tmp_path, capsys, judged):

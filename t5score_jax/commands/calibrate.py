@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from t5score_jax import calibration as calibrations
+from t5score_jax.checkpoints import kinds
 from t5score_jax.commands import _metric_arguments as metric_arguments
 from t5score_jax.commands import _score_output, score
 from t5score_jax.data import records, tables
@@ -32,6 +33,10 @@ and by the isotonic function.
 FILE is TSV or JSONL with a header, as for `t5score score --input`, and a
 column of ratings, higher is better; rows without a rating are left out and
 counted.
+
+The calibration goes into the model's folder, where `t5score score
+--calibration model` finds it. One that is there already stays, unless
+--overwrite is given; the folder of an embedded model is never written.
 """
 
 _EXAMPLES = """
@@ -95,6 +100,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     help=f"where to write (default: {calibrations.FILE} in the model's folder)",
   )
   parser.add_argument(
+    '--overwrite',
+    action='store_true',
+    help="replace the calibration that is in the model's folder",
+  )
+  parser.add_argument(
     '--format',
     choices=('table', 'json'),
     default='table',
@@ -135,14 +145,30 @@ def run(args: argparse.Namespace) -> int:
 def _output(args: argparse.Namespace, options: Mapping[str, Any]) -> Path:
   """Where the calibration goes; found out before the work."""
   if args.output:
+    if args.overwrite:
+      raise score.UsageError('--overwrite is without -o, which overwrites')
     path = Path(args.output)
   else:
     folder = metric_arguments.model_folder(args.model, options, args.metric)
     if folder is None:
       raise score.UsageError('the metric has no folder: give -o OUT')
     path = folder / calibrations.FILE
+  # These came with the package: all its users share them.
+  if path.resolve().parent in _embedded_folders():
+    raise score.UsageError(
+      f'{path.resolve().parent} is the folder of an embedded model, which is '
+      'not written: give -o OUT'
+    )
+  if not (args.output or args.overwrite) and path.exists():
+    raise score.UsageError(
+      f'there is {path} already: give --overwrite to replace it, or -o OUT'
+    )
   score.check_writable(str(path), [args.input, args.model, *options.values()])
   return path
+
+
+def _embedded_folders() -> list[Path]:
+  return [kinds.folder(name).resolve() for name in kinds.embedded()]
 
 
 def _judged(args: argparse.Namespace) -> tuple[list[records.Segment], int]:
