@@ -92,7 +92,7 @@ def test_errors(tmp_path):
     bucketing.BucketedDataset([one], [1, 2])
   with pytest.raises(inputs.DatasetError, match='not all 0'):
     bucketing.BucketedDataset([one], [0])
-  with pytest.raises(inputs.DatasetError, match='run_length=0'):
+  with pytest.raises(inputs.DatasetError, match='run_length = 0'):
     bucketing.BucketedDataset([one], run_length=0)
   mixture = inputs.MixtureDataset([one], [1], 2)
   with pytest.raises(inputs.DatasetError, match='no known size'):

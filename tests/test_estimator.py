@@ -283,7 +283,7 @@ def test_heads_and_settings_of_comet_are_checked(encoder, tmp_path, capsys):
   with pytest.raises(SystemExit) as caught:
     cli.main(['convert', '--num-heads', '0', *places])
   assert caught.value.code == 2
-  assert '0 is not positive' in capsys.readouterr().err
+  assert '0: must be at least 1' in capsys.readouterr().err
   (tmp_path / 'hparams.yaml').write_text('pool: avg\nlayer: mix: 3\n')
   with pytest.raises(CheckpointError) as damaged:
     comet.load_comet(tmp_path)

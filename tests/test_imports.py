@@ -31,9 +31,9 @@ LEVELS: dict[int, list[str]] = {
     'data.files data.tables data.records data.vocab data.subwords data.windows',
     'nn.axes nn.layers',
     'checkpoints.kinds',
-    'buckets compilation_cache options',
+    'buckets compilation_cache options tensorflow_settings',
     'rendezvous lifeline process_settings processes balance',
-    'training.adafactor training.optimizers',
+    'training.ranges training.adafactor training.optimizers',
     'training.hlo training.flops training.topologies',
   ],
   1: [
@@ -102,7 +102,8 @@ LEVELS: dict[int, list[str]] = {
     'fitting crossvalidation',
   ],
   6: [
-    'commands._board_parser commands._board_add commands._board_init'
+    'commands._usage'
+    ' commands._board_parser commands._board_add commands._board_init'
     ' commands._board_show commands._board_site commands.board',
     'commands._gin commands._metric_arguments commands._score_output'
     ' commands.score commands.train'

@@ -314,3 +314,32 @@ def test_supervised_xxl_takes_half_of_sixteen_chips():
   # Neither the vocabulary's matrix nor its gradient moves.
   assert report['collectives']['all-gather']['bytes'] < 12 * GIB
   assert spent < 120
+
+
+@pytest.mark.parametrize('option', ['batch', 'partitions', 'microbatches'])
+@pytest.mark.parametrize('value', ['0', '-4'])
+def test_numbers_are_at_least_one(tiny, capsys, option, value):
+  with pytest.raises(SystemExit) as caught:
+    cli.main(['precompile', tiny, '--topology=cpu:1', f'--{option}={value}'])
+  assert caught.value.code == 2
+  told = capsys.readouterr().err
+  assert f'argument --{option}: {value}: must be at least 1' in told
+
+
+@pytest.mark.parametrize('name', ['BATCH_SIZE', 'MICROBATCHES'])
+@pytest.mark.parametrize('value', ['0', "'x'"])
+def test_numbers_of_gin_are_at_least_one(tiny, capsys, name, value):
+  code = cli.main(
+    [
+      *('precompile', tiny, '--topology=cpu:1', '--lengths=8,8'),
+      f'--gin.{name}={value}',
+    ]
+  )
+  assert code == 2
+  words = f'{name} = {value}: must be a whole number, at least 1'
+  assert capsys.readouterr().err == f't5score precompile: {words}\n'
+
+
+def test_a_slice_without_chips():
+  with pytest.raises(topologies.TopologyError, match='v5e:4x0'):
+    topologies.size_of('v5e:4x0')

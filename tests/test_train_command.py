@@ -1,7 +1,10 @@
 import argparse
 import json
+import os
 import re
 import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import fake_training
@@ -205,7 +208,10 @@ def test_missing_search_path(tmp_path, gin_file, capsys):
     ('nothing.such = 1', "'nothing'"),
     ('import no_such_module', "'no_such_module'"),
     ('A = = 1', 'line'),
-    ('loop.Cadence.log_every = 0', 'log_every = 0: must be at least 1'),
+    (
+      'loop.Cadence.log_every = 0',
+      'log_every = 0: must be a whole number, at least',
+    ),
     ("optimizers.adamw.clip = 'x'", "'clip'"),
     ('OPTIMIZER = @optimizers.adam()', 'training.optimizers has no adam ('),
   ],
@@ -246,6 +252,104 @@ def test_wrong_flag(tmp_path, gin_file, capsys, flag, words):
   assert _train(gin_file, tmp_path / 'run', flag) == 2
   assert words in _told(capsys)
   assert not (tmp_path / 'run').exists()
+
+
+@pytest.mark.parametrize(
+  ('flag', 'words'),
+  [
+    ("--gin.TRAIN_STEPS='abc'", "TRAIN_STEPS = 'abc': must be a whole number"),
+    ("--gin.LEARNING_RATE='x'", "learning_rate = 'x': must be a number"),
+    ('--gin.WARMUP_STEPS=0.5', 'warmup_steps = 0.5: must be a whole number'),
+    ('--gin.BATCH_SIZE=0', 'batch_size = 0: must be a whole number, at least'),
+    ("--gin.BATCH_SIZE='8'", "batch_size = '8': must be a whole number, at"),
+    (
+      '--gin.BATCH_SIZE=-4',
+      'batch_size = -4: must be a whole number, at least',
+    ),
+    ("--gin.loop.Cadence.save_every='x'", "save_every = 'x': must be a whole"),
+    ("--gin.fake_training.LinearModel.features='x'", 'LinearModel: '),
+  ],
+)
+def test_wrong_values_are_named(tmp_path, gin_file, capsys, flag, words):
+  assert _train(gin_file, tmp_path / 'run', flag) in (1, 2)
+  assert words in _told(capsys)
+  assert not (tmp_path / 'run').exists()
+
+
+def test_gin_files_that_include_themselves(tmp_path, gin_file, capsys):
+  (tmp_path / 'a.gin').write_text("# include 'a.gin'\ninclude 'a.gin'\n")
+  path = f'--gin_search_paths={tmp_path}'
+  assert _train('a.gin', tmp_path / 'run', path) == 2
+  assert _told(capsys).endswith('/a.gin includes itself\n')
+  for one, other in ('bc', 'cb'):
+    (tmp_path / f'{one}.gin').write_text(f"include '{other}.gin'\n")
+  assert _train('b.gin', tmp_path / 'run', path) == 2
+  told = _told(capsys)
+  assert told.endswith('/c.gin, which includes ' + str(tmp_path / 'b.gin\n'))
+  # Twice beside each other is no circle.
+  gin_file.write_text(gin_file.read_text() + "include 'runs/train.gin'\n")
+  assert _train(gin_file, tmp_path / 'run', '--dry_run') == 0
+
+
+def test_a_missing_extra_is_named(tmp_path, gin_file, capsys, monkeypatch):
+  monkeypatch.setitem(sys.modules, 'seqio', None)
+  gin_file.write_text('import seqio\n' + gin_file.read_text())
+  assert _train(gin_file, tmp_path / 'run') == 2
+  told = _told(capsys)
+  assert "pip install 't5score-jax[train]' installs it" in told
+
+
+def test_misspelt_macros_are_found_before_anything_is_imported(
+  tmp_path, gin_file, capsys
+):
+  gin_file.write_text('import no_such_module\n' + gin_file.read_text())
+  assert _train(gin_file, tmp_path / 'run', '--gin.TRAIN_STEP=3') == 2
+  assert 'did you mean TRAIN_STEPS?' in _told(capsys)
+
+
+def test_tensorflow_is_not_heard(tmp_path):
+  environment = {k: v for k, v in os.environ.items() if 'TF_CPP' not in k}
+  done = subprocess.run(
+    [
+      *(sys.executable, '-m', 't5score_jax.cli', 'train', '--quiet'),
+      '--gin_file=recipes/tiny_run.gin',
+      f"--gin.MODEL_DIR='{tmp_path}/run'",
+      '--gin.BATCH_SIZE=0',
+    ],
+    env=environment,
+    capture_output=True,
+    text=True,
+    timeout=300,
+  )
+  words = 'batch_size = 0: must be a whole number, at least 1'
+  assert (done.returncode, done.stdout) == (1, '')
+  assert done.stderr == f't5score train: {words}\n'
+  assert list(tmp_path.iterdir()) == []
+
+
+def test_what_else_is_written_while_tensorflow_comes_is_kept():
+  chatter = 'E0000 00:00:1795888910.235433   18773 a.cc:52] failed call\n'
+  code = (
+    'import os, sys\n'
+    'from t5score_jax import tensorflow_settings\n'
+    'with tensorflow_settings.quietly():\n'
+    f'  os.write(2, {chatter.encode()!r})\n'
+    "  print('kept', file=sys.stderr)\n"
+    "print('after', file=sys.stderr)\n"
+  )
+  for variable, expected in (
+    ({}, 'kept\nafter\n'),
+    ({'TF_CPP_MIN_LOG_LEVEL': '0'}, chatter + 'kept\nafter\n'),
+  ):
+    environment = {k: v for k, v in os.environ.items() if 'TF_CPP' not in k}
+    done = subprocess.run(
+      [sys.executable, '-c', code],
+      env={**environment, **variable},
+      capture_output=True,
+      text=True,
+      timeout=60,
+    )
+    assert done.stderr == expected
 
 
 def test_macro_without_a_value(tmp_path, gin_file, capsys):

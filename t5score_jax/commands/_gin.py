@@ -15,6 +15,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from t5score_jax import tensorflow_settings
+
 _BINDING = '--gin.NAME'
 FINE_TUNE_FILE = 'runs/comes_fine_tune.gin'
 # What gin and the modules that it imports raise at a wrong configuration.
@@ -28,6 +30,13 @@ _WRONG = (
   NameError,
   RuntimeError,
 )
+
+
+# Modules of the extras that gin files import, by the name of the extra.
+_EXTRAS = {
+  'train': ('seqio', 'tensorflow', 'tensorflow_datasets', 'clu', 'tensorboard'),
+}
+_INCLUDE = re.compile(r"""^[ \t]*include[ \t]+(['"])(.+?)\1""", re.MULTILINE)
 
 
 class ConfigurationError(ValueError):
@@ -102,20 +111,69 @@ def configure(
   for folder in folders:
     if not Path(folder).is_dir():
       raise ConfigurationError(f'--gin_search_paths: no folder {folder}')
+  places = [*folders, '', str(packaged_folder())]
   # The one that was added last is searched first.
-  for folder in [str(packaged_folder()), '', *reversed(folders)]:
+  for folder in reversed(places):
     gin.add_config_file_search_path(folder)
+  checked = [*map(_checked, bindings), *more]
+  texts, complete = _texts(gin_files, places)
+  if strict and complete:
+    # Once more below; here before files import what takes seconds.
+    _check_macros(bindings, '\n'.join([*texts, *checked]))
   try:
-    # Not finalized: a macro that this run never reads needs no value.
-    gin.parse_config_files_and_bindings(
-      gin_files,
-      [*map(_checked, bindings), *more],
-      finalize_config=False,
-    )
+    with tensorflow_settings.quietly():
+      # Not finalized: a macro that this run never reads needs no value.
+      gin.parse_config_files_and_bindings(
+        gin_files, checked, finalize_config=False
+      )
   except _WRONG as error:
     raise ConfigurationError(plain(error)) from error
   if strict:
     _check_macros(bindings, gin.config_str())
+
+
+def _texts(
+  gin_files: Sequence[str], places: Sequence[str]
+) -> tuple[list[str], bool]:
+  """The files and what they include, without comments; whether all is there.
+
+  What can't be read is left out: gin says so when it comes to it.
+
+  Raises:
+    ConfigurationError: A file includes itself, perhaps by way of others.
+  """
+  found: dict[Path, str] = {}
+  complete = True
+
+  def read(name: str, above: tuple[Path, ...]) -> None:
+    nonlocal complete
+    paths = (Path(place, name) for place in places)
+    path = next((path.resolve() for path in paths if path.is_file()), None)
+    if path in above:
+      raise ConfigurationError(_circle([*above[above.index(path) :], path]))
+    if path in found:
+      return
+    try:
+      text = path.read_text('utf-8') if path else None
+    except (OSError, ValueError):
+      text = None
+    if path is None or text is None:
+      complete = False
+      return
+    found[path] = re.sub(r'(?m)^\s*#.*$', '', text)
+    for match in _INCLUDE.finditer(found[path]):
+      read(match[2], (*above, path))
+
+  for name in gin_files:
+    read(name, ())
+  return list(found.values()), complete
+
+
+def _circle(paths: Sequence[Path]) -> str:
+  """In words; the last path is the first."""
+  if len(paths) == 2:
+    return f'{paths[0]} includes itself'
+  return ', which includes '.join(map(str, paths)).replace(', which', '', 1)
 
 
 def phases(
@@ -200,8 +258,21 @@ def plain(error: Exception) -> str:
     where = f'looked for here, in --gin_search_paths and in {packaged_folder()}'
     text = text.replace(match[0], f'no gin file {match[1]}; {where}')
   if isinstance(error, ImportError):
-    text = f'a gin file imports what is not installed: {text}'
+    text = f'a gin file imports what is not installed: {text}{_remedy(error)}'
+  elif isinstance(error, TypeError):
+    # Python's words, which say nothing about where.
+    if match := re.search(r"In call to configurable '([\w.]+)'", text):
+      text = f'{match[1]}: {text}'
   return in_one_line(text)
+
+
+def _remedy(error: ImportError) -> str:
+  """How to install a module, if an extra has it; else ''."""
+  module = (error.name or '').partition('.')[0]
+  for extra, modules in _EXTRAS.items():
+    if module in modules:
+      return f"; pip install 't5score-jax[{extra}]' installs it"
+  return ''
 
 
 def in_one_line(text: str) -> str:

@@ -10,11 +10,13 @@ from __future__ import annotations
 
 import argparse
 import ast
-from collections.abc import Mapping
+import contextlib
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from t5score_jax.checkpoints import kinds
+from t5score_jax.commands import _usage
 from t5score_jax.metrics import _loading, base
 from t5score_jax.options import OptionError
 
@@ -39,8 +41,8 @@ _FLAGS = {
 _MODEL, _SPREAD = 'model', 'spread'
 
 
-class UsageError(ValueError):
-  """The arguments don't go together."""
+UsageError = _usage.UsageError
+positive = _usage.positive
 
 
 def add_choice(group: Any, required: bool = False) -> None:
@@ -79,8 +81,15 @@ def add_choice(group: Any, required: bool = False) -> None:
   )
 
 
-def add_model_options(parser: argparse.ArgumentParser) -> None:
-  """Declares the options of metrics with a model."""
+def add_model_options(
+  parser: argparse.ArgumentParser, tokens: bool = True
+) -> None:
+  """Declares the options of metrics with a model.
+
+  Args:
+    parser: Of the verb.
+    tokens: Whether the verb writes scores of single tokens.
+  """
   group = parser.add_argument_group('metrics with a model')
   group.add_argument(
     '--several',
@@ -135,6 +144,9 @@ def add_model_options(parser: argparse.ArgumentParser) -> None:
     default=None,
     help='remove spaces between Chinese characters of hypotheses',
   )
+  if not tokens:
+    parser.set_defaults(token_log_probs=None)
+    return
   group.add_argument(
     '--tokens',
     dest='token_log_probs',
@@ -142,14 +154,6 @@ def add_model_options(parser: argparse.ArgumentParser) -> None:
     default=None,
     help='write the log-probability of every target token as well (jsonl)',
   )
-
-
-def positive(text: str) -> int:
-  """The type of an argument that counts from 1."""
-  number = int(text)
-  if number < 1:
-    raise argparse.ArgumentTypeError(f'{text} is not positive')
-  return number
 
 
 def metric_options(args: argparse.Namespace) -> dict[str, Any]:
@@ -184,6 +188,17 @@ def metric_options(args: argparse.Namespace) -> dict[str, Any]:
   return given
 
 
+def refuse(args: argparse.Namespace, why: str) -> None:
+  """Raises UsageError where any option of a metric was given.
+
+  Args:
+    args: The parsed arguments.
+    why: What follows the option in the message.
+  """
+  flags = {'model': '-m', 'metric': '--metric', 'option': '--option', **_FLAGS}
+  _usage.refuse(args, flags, why, flags)
+
+
 def literal(text: str) -> Any:
   """A number, True, False or None where it looks like one, else the text."""
   try:
@@ -210,8 +225,15 @@ def load(
       has a value that it can't have.
   """
   choice, given = _given(model, options, metric)
-  try:
+  with _explained(choice, metric):
     return base.load_metric(choice.metric, **given)
+
+
+@contextlib.contextmanager
+def _explained(choice: _loading.Choice, metric: str | None) -> Iterator[None]:
+  """Errors of loading as a command line has them."""
+  try:
+    yield
   except (TypeError, _loading.ChoiceError, OptionError) as error:
     raise UsageError(str(error)) from error
   except FileNotFoundError as error:
@@ -227,16 +249,19 @@ def load(
 def check(
   model: str | None, options: Mapping[str, Any], metric: str | None = None
 ) -> None:
-  """Finds out before the work what `load` would say of the options' kinds.
+  """Finds out before the work what `load` would say, as far as that is cheap.
+
+  Of the options' kinds, and of a model that is not there.
 
   Raises:
+    FileNotFoundError: There is no such model.
     UsageError: As for `load`.
   """
   choice, given = _given(model, options, metric)
-  try:
+  with _explained(choice, metric):
     _loading.checked_options(choice.metric, given)
-  except (TypeError, _loading.ChoiceError, OptionError) as error:
-    raise UsageError(str(error)) from error
+    if given.get(_MODEL) is not None:
+      kinds.folder(given[_MODEL])
 
 
 def _given(

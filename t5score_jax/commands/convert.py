@@ -46,8 +46,9 @@ rounds them.
 T5X does not say what the network is: its shape is read off the parameters. The
 activation is taken to be gelu where feed-forward blocks are gated, else relu;
 the vocabulary to be bytes where it has 384 ids and no vocabulary.model lies
-beside the checkpoint. --activation and --vocabulary say otherwise. A model that
-says itself what it is (bundle, orbax, hf) keeps that: the two may only repeat it.
+beside the checkpoint. --activation and --vocabulary say otherwise. A model
+that says itself what it is (bundle, orbax, hf) keeps that: the two may only
+repeat it.
 """
 
 _EXAMPLES = """

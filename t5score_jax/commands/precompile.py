@@ -19,6 +19,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from t5score_jax.commands import _gin
+from t5score_jax.commands._metric_arguments import positive
 
 SUMMARY = 'compile the train or scoring step for a TPU slice that is not there'
 
@@ -55,6 +56,8 @@ _STAND_INS = {'TRAIN_STEPS': 1, 'LEARNING_RATE': 1.0, 'WARMUP_STEPS': 0}
 
 # What scoring takes where no --lengths are given.
 _SCORE_LENGTHS = {'inputs': 128, 'targets': 128}
+# And where no --batch is.
+_SCORE_BATCH = 32
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -79,7 +82,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
   )
   parser.add_argument(
     '--batch',
-    type=int,
+    type=positive,
     metavar='N',
     help='examples a step over all chips (BATCH_SIZE); pairs where scoring',
   )
@@ -91,7 +94,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
   )
   parser.add_argument(
     '--partitions',
-    type=int,
+    type=positive,
     metavar='N',
     help='chips that share one copy of the network (NUM_PARTITIONS)',
   )
@@ -103,7 +106,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
   )
   parser.add_argument(
     '--microbatches',
-    type=int,
+    type=positive,
     metavar='N',
     help='parts in which a batch is differentiated (MICROBATCHES)',
   )
@@ -248,13 +251,13 @@ def _asked_for(args: argparse.Namespace) -> Any:
       return precompile_scoring.Scoring(
         config=model.config,
         dtype=args.dtype,
-        batch=args.batch or 32,
+        batch=_SCORE_BATCH if args.batch is None else args.batch,
         lengths=_lengths(args, _SCORE_LENGTHS),
-        num_partitions=args.partitions or 1,
+        num_partitions=1 if args.partitions is None else args.partitions,
       )
     batch, pairs, unit = precompile.batch_shapes(
       model,
-      args.batch or _macro('BATCH_SIZE', '--batch'),
+      _given(args.batch, 'BATCH_SIZE', lambda: _macro('BATCH_SIZE', '--batch')),
       _lengths(args, None),
     )
   except precompile.PrecompileError as error:
@@ -275,9 +278,24 @@ def _asked_for(args: argparse.Namespace) -> Any:
     batch=batch,
     pairs=pairs,
     unit=unit,
-    microbatches=args.microbatches or _configured('microbatches'),
+    microbatches=_given(
+      args.microbatches, 'MICROBATCHES', lambda: _configured('microbatches')
+    ),
     ema_decay=_configured('ema_decay'),
   )
+
+
+def _given(flag: int | None, name: str, otherwise: Callable[[], Any]) -> int:
+  """What a flag says, or gin does.
+
+  Raises:
+    ConfigurationError: Gin's is no whole number, or less than 1.
+  """
+  from t5score_jax.training import ranges
+
+  value: int = otherwise() if flag is None else flag
+  ranges.check_whole(_gin.ConfigurationError, 1, **{name: value})
+  return value
 
 
 def _configured(name: str) -> Any:

@@ -7,6 +7,8 @@ is `training/loop.py`.
 from __future__ import annotations
 
 import argparse
+import contextlib
+import re
 import sys
 import traceback
 
@@ -108,11 +110,13 @@ def run(args: argparse.Namespace) -> int:
 def _run(args: argparse.Namespace) -> int:
   import gin
 
-  from t5score_jax.training import loop
-
   try:
     _gin.configure(args.gin_file, args.gin_bindings, args.gin_search_paths)
+    # Takes seconds; what is wrong with files and flags is known by now.
+    from t5score_jax.training import loop
+
     train = gin.get_configurable(loop.train)
+    _check_values()
   except _gin.ConfigurationError as error:
     print(f't5score train: {error}', file=sys.stderr)
     return 2
@@ -125,6 +129,33 @@ def _run(args: argparse.Namespace) -> int:
     print(f't5score train: {message}', file=sys.stderr)
     return code
   return STOPPED.get(outcome.reason, 0)
+
+
+def _check_values() -> None:
+  """Refuses plain values that `loop.train` would, by the names of macros.
+
+  Before gin calls what takes the same values, whose errors know no macro.
+
+  Raises:
+    ConfigurationError: One of them is wrong.
+  """
+  import gin
+
+  from t5score_jax.training import arguments
+
+  values = {}
+  for name in arguments.PLAIN:
+    # What has no value, or is made by a call, is looked at later.
+    with contextlib.suppress(Exception):
+      value = gin.query_parameter(f'loop.train.{name}')
+      if (macro := re.fullmatch(r'%([\w./]+)', repr(value))) is not None:
+        value = gin.query_parameter(f'%{macro[1]}')
+      if not isinstance(value, gin.config.ConfigurableReference):
+        values[name] = value
+  try:
+    arguments.check(values)
+  except arguments.ArgumentError as error:
+    raise _gin.ConfigurationError(str(error)) from error
 
 
 def explain(error: Exception) -> tuple[int, str]:

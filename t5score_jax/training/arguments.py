@@ -20,6 +20,17 @@ class ArgumentError(ValueError):
   """An argument of `loop.train` is of the wrong kind."""
 
 
+#: Those that are numbers and texts, which other classes may get as well.
+PLAIN = (
+  'model_dir',
+  'train_steps',
+  'random_seed',
+  'microbatches',
+  'keep_checkpoints',
+  'ema_decay',
+)
+
+
 def check(arguments: Mapping[str, Any]) -> None:
   """Checks the arguments of `loop.train`.
 

@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from t5score_jax.training import inputs, shares
+from t5score_jax.training import inputs, ranges, shares
 
 # Of buckets, in tokens; close together where most pairs of sentences lie.
 LENGTHS = (24, 32, 40, 48, 56, 64, 80, 96, 128, 192, 256, 384)
@@ -62,8 +62,7 @@ class BucketedDataset:
       raise inputs.DatasetError(
         f'rates must be 0 or more, not all 0: {list(rates)}'
       )
-    if run_length < 1:
-      raise inputs.DatasetError(f'run_length={run_length}: must be 1 or more')
+    ranges.check_whole(inputs.DatasetError, 1, run_length=run_length)
     self.rates = weights / weights.sum()
     self._datasets = list(datasets)
     self._seed = seed
@@ -125,6 +124,7 @@ def from_folder(
     inputs.DatasetError: No folder fits, a glob of `weights` fits none, or
       `row_multiple` examples have more than `batch_tokens` tokens.
   """
+  _check(batch_tokens, row_multiple)
   folders = _folders(path, pattern)
   datasets, rates, used = [], [], set()
   for index, folder in enumerate(folders):
@@ -222,6 +222,7 @@ def _buckets(
   row_multiple: int,
   seed: int | None,
 ) -> list[inputs.ArrayDataset]:
+  _check(batch_tokens, row_multiple)
   file = Path(path) / 'tokens.npy'
   if not file.is_file():
     raise inputs.DatasetError(f'{file}: there is no such array')
@@ -245,6 +246,12 @@ def _buckets(
     own = None if seed is None else seed + index
     buckets.append(_Bucket(path, rows, length, size, own))
   return buckets
+
+
+def _check(batch_tokens: int, row_multiple: int) -> None:
+  ranges.check_whole(
+    inputs.DatasetError, 1, batch_tokens=batch_tokens, row_multiple=row_multiple
+  )
 
 
 def _folders(path: str | os.PathLike[str], pattern: str) -> list[Path]:

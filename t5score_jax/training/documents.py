@@ -17,7 +17,7 @@ from pathlib import Path
 
 import numpy as np
 
-from t5score_jax.training import inputs, shares
+from t5score_jax.training import inputs, ranges, shares
 from t5score_jax.training import texts as text_arrays
 
 
@@ -37,10 +37,10 @@ def steps(
   Raises:
     inputs.DatasetError: There are no instances.
   """
+  ranges.check_whole(inputs.DatasetError, 1, documents=documents)
+  ranges.check_real(inputs.DatasetError, epochs=epochs)
   if epochs < 0:
     raise inputs.DatasetError(f'epochs = {epochs}: at least 0')
-  if documents < 1:
-    raise inputs.DatasetError(f'documents = {documents}: at least 1')
   file = Path(path) / 'source.npy'
   if not file.is_file():
     raise inputs.DatasetError(f'{file}: there is no such array of instances')
@@ -85,8 +85,7 @@ class DocumentsDataset:
       inputs.DatasetError: Arrays are missing, or name texts that are not
         there.
     """
-    if documents < 1:
-      raise inputs.DatasetError(f'documents = {documents}: at least 1')
+    ranges.check_whole(inputs.DatasetError, 1, documents=documents)
     self._arrays = text_arrays.Instances(path, texts)
     self._documents = documents
     self._seed = seed

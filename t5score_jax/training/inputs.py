@@ -23,7 +23,8 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from t5score_jax.training import shares
+from t5score_jax import tensorflow_settings
+from t5score_jax.training import ranges, shares
 
 Batch = dict[str, np.ndarray]
 
@@ -79,8 +80,10 @@ class ArrayDataset:
       shuffle: Whether to shuffle; otherwise examples come in stored order.
 
     Raises:
-      DatasetError: No arrays, or arrays of different lengths.
+      DatasetError: No arrays, arrays of different lengths, or a batch size
+        that is none.
     """
+    ranges.check_whole(DatasetError, 1, batch_size=batch_size)
     self.path = Path(path)
     self._arrays = _open_arrays(self.path)
     self.batch_size = batch_size
@@ -200,6 +203,7 @@ class MixtureDataset:
     Raises:
       DatasetError: Numbers or keys that do not fit together.
     """
+    ranges.check_whole(DatasetError, 1, batch_size=batch_size)
     weights = np.asarray(rates, np.float64)
     if len(weights) != len(datasets) or not len(datasets):
       raise DatasetError(
@@ -299,10 +303,13 @@ class SeqioDataset:
       cache_dirs: Folders in which SeqIO looks for caches.
 
     Raises:
-      DatasetError: No such task, split, feature converter or cache.
+      DatasetError: No such task, split, feature converter or cache, or a batch
+        size that is none.
     """
+    ranges.check_whole(DatasetError, 1, batch_size=batch_size)
     import seqio  # TensorFlow: only where it is used.
 
+    tensorflow_settings.keep_off_accelerators()
     if cache_dirs:
       seqio.add_global_cache_dirs(list(cache_dirs))
     try:

@@ -28,6 +28,7 @@ from t5score_jax.training import (
   inputs,
   optimizers,
   partitioning,
+  ranges,
   reports,
   stopping,
 )
@@ -68,8 +69,8 @@ class Cadence:
   def __post_init__(self) -> None:
     for field in dataclasses.fields(self):
       value = getattr(self, field.name)
-      if value is not None and value < 1:
-        raise ValueError(f'{field.name} = {value}: must be at least 1')
+      if value is not None or field.name != 'eval_every':
+        ranges.check_whole(ValueError, 1, **{field.name: value})
 
   @property
   def all(self) -> list[int]:

@@ -19,6 +19,7 @@ import jax.numpy as jnp
 import optax
 
 from t5score_jax.training import adafactor as adafactor_scaling
+from t5score_jax.training import ranges
 
 PyTree = Any
 Schedule = Callable[[jax.Array], jax.Array]
@@ -79,7 +80,12 @@ class Optimizer:
 
 
 def constant(learning_rate: float, warmup_steps: int = 0) -> Schedule:
-  """A constant rate, reached linearly over `warmup_steps`."""
+  """A constant rate, reached linearly over `warmup_steps`.
+
+  Raises:
+    OptimizerError: A number is none.
+  """
+  _check_schedule(learning_rate, warmup_steps=warmup_steps)
   return lambda step: learning_rate * _warmup(step, warmup_steps)
 
 
@@ -96,7 +102,14 @@ def linear(
     total_steps: The step at which the line ends; constant from there on.
     warmup_steps: Updates until the full rate.
     final_fraction: The rate at the end, as a share of `learning_rate`.
+
+  Raises:
+    OptimizerError: A number is none.
   """
+  _check_schedule(
+    learning_rate, total_steps=total_steps, warmup_steps=warmup_steps
+  )
+  ranges.check_real(OptimizerError, final_fraction=final_fraction)
   span = max(total_steps - warmup_steps, 1)
 
   def schedule(step: jax.Array) -> jax.Array:
@@ -112,10 +125,19 @@ def inverse_sqrt(learning_rate: float, warmup_steps: int) -> Schedule:
 
   The rate is constant during the warm-up (Raffel et al. 2020, section 3.1.2,
   with learning_rate = 1).
+
+  Raises:
+    OptimizerError: A number is none.
   """
+  _check_schedule(learning_rate, warmup_steps=warmup_steps)
   return lambda step: (
     learning_rate / jnp.sqrt(jnp.maximum(step, max(warmup_steps, 1)))
   )
+
+
+def _check_schedule(learning_rate: float, **steps: int) -> None:
+  ranges.check_real(OptimizerError, learning_rate=learning_rate)
+  ranges.check_whole(OptimizerError, 0, **steps)
 
 
 def adamw(
@@ -242,8 +264,10 @@ def layerwise_multipliers(
     For `multipliers`: expression -> factor.
 
   Raises:
-    OptimizerError: A decay out of range.
+    OptimizerError: A number is none, or a decay out of range.
   """
+  ranges.check_whole(OptimizerError, 0, num_layers=num_layers)
+  ranges.check_real(OptimizerError, decay=decay, encoder=encoder)
   if not 0 < decay <= 1:
     raise OptimizerError(f'decay = {decay}: above 0, at most 1')
   start = '^' + re.escape(prefix)
@@ -255,7 +279,14 @@ def layerwise_multipliers(
 
 
 def share(learning_rate: float, of: float) -> float:
-  """A rate as a share of another, for gin, which doesn't divide."""
+  """A rate as a share of another, for gin, which doesn't divide.
+
+  Raises:
+    OptimizerError: A rate is no number, or the other is 0.
+  """
+  ranges.check_real(OptimizerError, learning_rate=learning_rate, of=of)
+  if not of:
+    raise OptimizerError('of = 0: nothing is a share of a learning rate of 0')
   return learning_rate / of
 
 

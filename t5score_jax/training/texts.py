@@ -17,7 +17,7 @@ from pathlib import Path
 
 import numpy as np
 
-from t5score_jax.training import inputs, shares
+from t5score_jax.training import inputs, ranges, shares
 
 ROLES = ('hypothesis', 'source', 'reference')
 FORMS = ('tokens', 'vectors')
@@ -39,8 +39,10 @@ def steps(
     At least 1, unless `epochs` is 0.
 
   Raises:
-    inputs.DatasetError: There are no instances.
+    inputs.DatasetError: There are no instances, or a number is wrong.
   """
+  ranges.check_whole(inputs.DatasetError, 1, batch_size=batch_size)
+  ranges.check_real(inputs.DatasetError, epochs=epochs)
   if epochs < 0:
     raise inputs.DatasetError(f'epochs = {epochs}: at least 0')
   file = Path(path) / 'ratings.npy'

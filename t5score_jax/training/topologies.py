@@ -93,7 +93,9 @@ def size_of(name: str) -> int:
     TopologyError: Another form, or a kind of chip that isn't known.
   """
   kind, _, shape = name.partition(':')
-  if kind not in (*CHIPS, 'cpu') or not re.fullmatch(r'[1-9]\d*(x\d+)*', shape):
+  if kind not in (*CHIPS, 'cpu') or not re.fullmatch(
+    r'[1-9]\d*(x[1-9]\d*)*', shape
+  ):
     raise TopologyError(
       f'topology {name!r}: write KIND:SHAPE, as in v5e:4x4 or v5p:2x2x4 '
       f'(kinds: {", ".join(CHIPS)}), or cpu:8 for host devices'
