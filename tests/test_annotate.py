@@ -257,6 +257,33 @@ def test_errors_say_what_to_do(
   assert not (tmp_path / 'out').exists()
 
 
+def test_a_failed_run_leaves_no_empty_folder(
+  folder, tmp_path, monkeypatch, capsys
+):
+  class Failing(_Idf):
+    def signature(self):
+      return base.format_signature({'metric': 'x'})
+
+    def score_segments(self, segments):
+      raise ValueError('no source')
+
+  monkeypatch.setattr(_metric_arguments, 'load', lambda *given: Failing())
+  assert _run(folder, tmp_path / 'out') == 1
+  assert 'no source' in capsys.readouterr().err
+  assert not (tmp_path / 'out').exists()
+  # One that was there stays.
+  (tmp_path / 'out').mkdir()
+  assert _run(folder, tmp_path / 'out') == 1
+  assert (tmp_path / 'out').is_dir()
+
+
+def test_scores_of_tokens_are_not_written(folder, tmp_path, capsys):
+  with pytest.raises(SystemExit) as done:
+    _run(folder, tmp_path / 'out', '--tokens')
+  assert done.value.code == 2
+  assert 'unrecognized arguments: --tokens' in capsys.readouterr().err
+
+
 def test_what_are_no_pairs_is_refused(folder, tmp_path, capsys):
   assert _run(tmp_path, tmp_path / 'out') == 1
   assert 'no folder of pairs' in capsys.readouterr().err

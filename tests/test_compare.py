@@ -226,7 +226,15 @@ def test_missing_segments_stop_unless_intersected(folder, capsys):
     (['one.tsv'], 1, 'needs two'),
     (['bare.tsv'], 1, 'give NAME=FILE'),
     (['one.tsv', '--score', 'x'], 1, "no column 'x'"),
-    (['two.tsv', '--baseline', 'Z'], 1, "no system 'Z'"),
+    (['two.tsv', '--baseline', 'Z'], 2, "no system 'Z'"),
+    (['two.tsv', '-m', 'chrf'], 2, '-m is for texts'),
+    (['two.tsv', '--direction', 'f'], 2, '--direction is for texts'),
+    (['two.tsv', '-r', 'ref.txt'], 2, '-r is for texts'),
+    (['two.tsv', '--option', 'beta=1'], 2, '--option is for texts'),
+    (['two.tsv', '--mqm-weights', 'Major:5'], 2, 'MQM errors, which no file'),
+    (['-t', 'base.txt', '--score', 'x'], 2, '--score is for score files'),
+    (['-t', 'base.txt', '--where', 'a=b'], 2, '--where is for score files'),
+    (['-t', 'base.txt', '--columns', 'a=b'], 2, '--columns is for score files'),
     (['two.tsv', '--baseline', 'A', '--all-pairs'], 2, '--baseline or'),
     (['n=two.tsv'], 1, 'this one has 2'),
     (['two.tsv', 'one.tsv'], 1, 'is in'),
@@ -251,6 +259,25 @@ def test_what_is_wrong_is_said(
   captured = capsys.readouterr()
   assert said in captured.err and captured.err.count('\n') == 1
   assert captured.out == ''
+
+
+@pytest.mark.parametrize(
+  'arguments',
+  [
+    ['--bootstrap', '0'],
+    ['--bootstrap', '-1'],
+    ['--digits', '-1'],
+    ['--randomisations', '-1'],
+    ['--seed', '-1'],
+    ['--tokens'],
+  ],
+)
+def test_numbers_out_of_range(capsys, arguments):
+  with pytest.raises(SystemExit) as done:
+    run('two.tsv', *arguments)
+  assert done.value.code == 2
+  err = capsys.readouterr().err
+  assert 'must be' in err or 'unrecognized' in err
 
 
 def test_texts_with_ids_are_aligned_by_segment(folder, capsys):

@@ -111,7 +111,7 @@ def test_columns_can_be_renamed(folder, capsys):
     'm',
   )
   # A comma separates the pairs of --columns, so this name cannot be given.
-  assert code == 1
+  assert code == 2
   assert 'NAME=COLUMN' in capsys.readouterr().err
   (folder / 'odd.csv').write_text(
     'which,id,"rating",m\nA,1,0.5,1\nA,2,0.7,2\nA,3,"0.6",1.5\n'
@@ -132,10 +132,10 @@ def test_columns_can_be_renamed(folder, capsys):
   assert row['value'] == pytest.approx(1.0)
 
 
-def problem(capsys, *arguments):
-  assert run(*arguments) == 1
+def problem(capsys, *arguments, code=1):
+  assert run(*arguments) == code
   captured = capsys.readouterr()
-  assert captured.out == ''
+  assert captured.out == '' and captured.err.count('\n') == 1
   return captured.err
 
 
@@ -166,23 +166,143 @@ def test_missing_entries_stop_unless_intersected(folder, inputs, capsys):
 
 
 @pytest.mark.parametrize(
-  'extra, said',
+  'extra, code, said',
   [
-    (['--human', 'nothing'], "no file has a column 'nothing'"),
-    (['--baseline', 'x'], "the baseline 'x' is not among"),
-    (['--metrics', 'good,good'], 'named twice'),
-    (['--stat', 'darr', '--level', 'system'], 'no system level'),
+    # What the files hold.
+    (['--human', 'nothing'], 1, "no file has a column 'nothing'"),
     (
       ['--language-pair', 'de-en'],
+      1,
       "no language pair 'de-en'; the files have zh-en",
     ),
-    (['--columns', 'system'], 'NAME=COLUMN'),
-    (['--exclude-systems', '['], 'regular expression'),
-    (['--top-k', '1'], '2 or more'),
+    # What the command line says by itself.
+    (['--baseline', 'x'], 2, '--baseline x: is not among'),
+    (['--unsupervised', 'good,pour'], 2, "did you mean 'poor'"),
+    (['--metrics', 'good,good'], 2, 'named twice'),
+    (['--stat', 'darr', '--level', 'system'], 2, 'no system level'),
+    (['--group', 'item', '--level', 'system'], 2, 'segment level'),
+    (['--columns', 'system'], 2, 'NAME=COLUMN'),
+    (['--exclude-systems', '['], 2, 'regular expression'),
+    (['--exclude-outliers', '-1'], 2, 'above 0'),
+    (['--top-k', '1'], 2, '2 or more'),
+    (['--top-k', '0'], 2, '2 or more'),
+    (['--top-k', ','], 2, '2 or more'),
+    (['--top-k', '3,3'], 2, 'comes twice'),
+    (['--plot', 'x.pdf'], 2, 'PNG or SVG'),
+    (['--mqm-weights', 'Major:x'], 2, '--mqm-weights is for a table of MQM'),
+    (['--test-set', 'x'], 2, "is for WMT's score file, which no file is"),
+    (['--by-line'], 2, '--by-line is for'),
+    (['--normalise', 'z'], 2, '--normalise is for --report categories'),
+    (['--data', 'x'], 2, '--data is for --report wmt20'),
+    (['--swap', 'systems'], 2, '--swap is for --test permutation'),
+    (['--swap', 'both', '--test', 'bootstrap'], 2, '--swap is for'),
+    (['--no-early-stop'], 2, '--no-early-stop is for --test permutation'),
+    (['--permutations', '9'], 2, '--permutations is for'),
+    (['--plot-kind', 'curves'], 2, '--plot-kind is for --plot'),
+    (['--min-gap', '25'], 2, '--min-gap is for --stat darr'),
+    (['--ties', 'neutral'], 2, '--ties is for --stat darr'),
+    (['--unit', 'pair'], 2, '--unit is for --stat darr'),
+    (['--unit', 'pair', '--stat', 'darr'], 2, '--unit is for --stat darr'),
+    (['--pairs', 'x'], 2, '--pairs is for --stat darr'),
+    (
+      ['--stat', 'darr', '--pairs', 'x', '--min-gap', '2'],
+      2,
+      '--min-gap is for --stat darr without --pairs',
+    ),
+    (['--report', 'categories', '--level', 'segment'], 2, 'is not for'),
+    (['--report', 'categories', '--test', 'bootstrap'], 2, 'is not for'),
+    (['--report', 'wmt20'], 2, '--human is not for --report wmt20'),
   ],
 )
-def test_contradictions_are_said(inputs, capsys, extra, said):
-  assert said in problem(capsys, *inputs, *extra)
+def test_contradictions_are_said(inputs, capsys, extra, code, said):
+  assert said in problem(capsys, *inputs, *extra, code=code)
+
+
+def test_human_scores_are_asked_for(inputs, capsys):
+  assert '--human COL' in problem(capsys, *inputs[:3], code=2)
+
+
+def test_options_with_an_effect_are_taken(inputs, capsys):
+  for extra in (
+    ['--stat', 'darr', '--ties', 'neutral', '--min-gap', 1],
+    ['--stat', 'darr', '--min-gap', 1, '--unit', 'pair', '--bootstrap', 20],
+    ['--test', 'permutation', '--swap', 'systems', '--permutations', 20],
+    ['--quoting', 'none', '--level', 'segment', '--group', 'none'],
+    ['--unsupervised', 'poor', '--bootstrap', 20],
+  ):
+    assert run(*inputs, *extra) == 0, capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+  'extra, said',
+  [
+    (['--digits', '-1'], 'argument --digits: -1: must be 0 to 17'),
+    (['--digits', '18'], 'must be 0 to 17'),
+    (['--bootstrap', '-3'], 'argument --bootstrap: -3: must be at least 0'),
+    (['--permutations', '0'], 'must be at least 1'),
+    (['--seed', '-1'], 'must be at least 0'),
+    (['--seed', 'x'], "invalid number value: 'x'"),
+  ],
+)
+def test_numbers_out_of_range(inputs, capsys, extra, said):
+  with pytest.raises(SystemExit) as done:
+    run(*inputs, *extra)
+  assert done.value.code == 2 and said in capsys.readouterr().err
+
+
+def test_a_missing_column_is_said_with_those_there_are(folder, capsys):
+  said = problem(
+    capsys, folder / 'human.tsv', '--human', 'mqm', '--metrics', 'txt'
+  )
+  assert "did you mean 'text'? There are: mqm, text" in said
+
+
+def test_the_table_stays_if_it_cannot_be_drawn(folder, capsys):
+  pytest.importorskip('matplotlib')
+  names = [f'm{n}' for n in range(13)]
+  lines = ['\t'.join(['system', 'segment', 'h', *names])]
+  lines += [
+    '\t'.join(['A', str(n), *(['1', '2', '4'][n] for _ in range(14))])
+    for n in range(3)
+  ]
+  path = folder / 'many.tsv'
+  path.write_text('\n'.join(lines) + '\n')
+  picture = folder / 'x.png'
+  code = run(
+    path,
+    '--human',
+    'h',
+    '--metrics',
+    ','.join(names),
+    '--plot',
+    picture,
+    '--plot-kind',
+    'scatter',
+  )
+  shown = capsys.readouterr()
+  assert code == 1 and 'do not fit' in shown.err
+  assert shown.out.splitlines()[13].split() == ['m12', '1.0000']
+  assert not picture.exists()
+
+
+def test_curves_say_what_they_are_over(folder, capsys):
+  rows = ['lp\tsystem\tsegment\th\tm']
+  for pair in ('a-b', 'c-d', 'e-f'):
+    rows += [
+      f'{pair}\t{s}\t{n}\t{k + n}\t{k * n + k}'
+      for k, s in enumerate('ABCD')
+      for n in range(3)
+    ]
+  path = folder / 'pairs.tsv'
+  path.write_text('\n'.join(rows) + '\n')
+  words = [path, '--human', 'h', '--metrics', 'm', '--level', 'system']
+  assert run(*words, '--top-k', '2,4') == 0
+  lines = capsys.readouterr().out.splitlines()
+  assert lines[0] == 'Avg: mean over language pairs (n of them)'
+  assert lines[-1].split() == ['n', '3', '3']
+  assert run(*words, '--top-k', '2,4', '--language-pair', 'c-d') == 0
+  lines = capsys.readouterr().out.splitlines()
+  assert lines[0] == 'c-d' and lines[-1].split() == ['n', '2', '4']
 
 
 def test_files_with_other_keys_cannot_be_joined(folder, inputs, capsys):

@@ -119,7 +119,7 @@ def test_curves_over_the_best_systems():
       value == ask([g], level='system', top_k=k).cells['poor', 'zh-en'].value
     )
   assert curve.intervals('good').shape == (2, 3)
-  assert tables.render_curve(curve).splitlines()[0].split() == (
+  assert tables.render_curve(curve).splitlines()[2].split() == (
     ['metric', 'top', '2', 'top', '4', 'top', '6']
   )
   assert len(json.loads(tables.render_curve(curve, 'json'))['top_k']) == 3
@@ -261,21 +261,17 @@ def test_wmt20_report_says_what_is_missing(wmt, capsys):
   assert run(*arguments, '--intersect') == 0
   text = capsys.readouterr().out
   assert 'cs-en: ours has no score of A.1: measured without them' in text
-  for arguments, said in [
-    (['--report', 'wmt20'], 'needs --data'),
-    (['--report', 'wmt20', '--data', folder.parent], 'no wmt20_darr.tsv'),
-    (['--report', 'wmt20', '--data', folder, ours], 'takes NAME=FILE'),
-    (
-      ['--report', 'wmt20', '--data', folder, '--metrics', 'X'],
-      "no scores of 'X'",
-    ),
-    (['--report', 'wmt20', '--plot', 'x.png'], 'not for --report'),
-    (
-      ['--report', 'wmt20', '--data', folder, f'o={ours}', f'o={ours}'],
-      'a second score of o',
-    ),
+  data = ['--data', folder]
+  for arguments, code, said in [
+    ([], 2, 'needs --data'),
+    (['--data', folder.parent], 1, 'no wmt20_darr.tsv'),
+    ([*data, ours], 2, 'takes NAME=FILE'),
+    ([*data, '--metrics', 'X'], 1, "no scores of 'X'"),
+    (['--plot', 'x.png'], 2, 'not for --report'),
+    ([*data, '--unsupervised', 'chrf'], 2, "did you mean 'chrF'"),
+    ([*data, f'o={ours}', f'o={ours}'], 1, 'a second score of o'),
   ]:
-    assert run(*arguments) == 1
+    assert run('--report', 'wmt20', *arguments) == code
     captured = capsys.readouterr()
     assert said in captured.err and not captured.out
 
@@ -422,7 +418,7 @@ def test_pictures_from_the_command_line(tmp_path, capsys):
   ]:
     if '--top-k' in extra:
       extra = [*extra, '--level', 'system']
-    assert run(*arguments, *extra) == 1
+    assert run(*arguments, *extra) == 2
     assert said in capsys.readouterr().err
 
 

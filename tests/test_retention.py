@@ -263,7 +263,7 @@ def test_all_records_as_one_and_a_file(judged, tmp_path, capsys):
     (['--teacher', 'chrf:bta=1'], 2, "did you mean 'beta'"),
     (['--teacher', 'chrf', '--students', 'chrf'], 2, "are called 'chrf'"),
     (['--teacher', 'chrf', '--speed-against', 'x'], 2, 'there are chrf'),
-    (['--teacher', 'chrf', '--plot', 'x.gif'], 1, 'PNG or SVG'),
+    (['--teacher', 'chrf', '--plot', 'x.gif'], 2, 'PNG or SVG'),
     (['--teacher', 'chrf', '-o', 'none/x'], 1, 'no folder'),
     (['--teacher', 'nowhere/model'], 1, 'nowhere/model'),
   ],
@@ -272,6 +272,46 @@ def test_errors_say_what_to_do(judged, arguments, code, message, capsys):
   assert _run(judged, *arguments) == code
   err = capsys.readouterr().err
   assert message in err and err.count('\n') == 1
+
+
+@pytest.mark.parametrize(
+  'arguments', [['--bootstrap', '-3'], ['--digits', '-1'], ['--seed', '-1']]
+)
+def test_numbers_out_of_range(judged, arguments, capsys):
+  with pytest.raises(SystemExit) as done:
+    _run(judged, '--teacher', 'length', *arguments)
+  assert done.value.code == 2 and 'must be' in capsys.readouterr().err
+  assert not _Length.calls
+
+
+def test_what_cannot_be_done_is_found_before_scoring(judged, tmp_path, capsys):
+  lines = judged.read_text().splitlines()
+  rated = [line for line in lines if json.loads(line).get('z') is not None]
+  one = tmp_path / 'one.jsonl'
+  one.write_text(rated[0] + '\n')
+  assert _run(one, '--teacher', 'length') == 1
+  assert 'b: one rated segment only' in capsys.readouterr().err
+  wrong = 'bertscore:model=nowhere/model'
+  assert _run(judged, '--teacher', 'length', '--beside', wrong) == 1
+  assert 'nowhere/model' in capsys.readouterr().err
+  assert not _Length.calls
+  # Without intervals one is enough.
+  assert _run(one, '--teacher', 'length', '--bootstrap', '0') == 0
+
+
+def test_the_table_stays_if_it_cannot_be_drawn(judged, tmp_path, capsys):
+  pytest.importorskip('matplotlib')
+  for output in ('-', tmp_path / 'table.txt'):
+    code = _run(
+      judged, '--teacher', 'chrf', '--students', 'words=bleu', '--quiet',
+      '-o', output, '--plot', tmp_path / 'a.png', '--bootstrap', '0',
+    )  # fmt: skip
+    shown = capsys.readouterr()
+    assert code == 1
+    assert 'nothing to draw' in shown.err and shown.err.count('\n') == 1
+    text = shown.out if output == '-' else output.read_text()
+    assert text.startswith('metric') and '\nwords ' in text
+    assert not (tmp_path / 'a.png').exists()
 
 
 def test_an_output_that_is_an_input_is_refused(judged, tmp_path, capsys):

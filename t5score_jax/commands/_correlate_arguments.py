@@ -6,8 +6,11 @@ Not a verb by itself (hence the underscore).
 from __future__ import annotations
 
 import argparse
+import dataclasses
+from collections.abc import Sequence
 
-from t5score_jax.commands import _score_files
+from t5score_jax.commands import _score_files, _usage
+from t5score_jax.data import tables as data_tables
 from t5score_jax.evaluation import (
   correlation,
   darr,
@@ -20,6 +23,39 @@ from t5score_jax.evaluation import (
 )
 
 REPORTS = ('wmt20', 'categories')
+# What the parser leaves at None, so that `settle` knows what was given.
+_DEFAULTS = {
+  'level': 'segment',
+  'stat': 'pearson',
+  'group': 'none',
+  'by': 'lp',
+  'min_gap': darr.MIN_GAP,
+  'ties': 'discordant',
+  'exclude_systems': questions.HUMAN_SYSTEMS,
+  'unit': 'segment',
+  'permutations': 1000,
+  'swap': 'both',
+  'normalise': 'z',
+}
+# Options that neither report has anything to do with.
+_NOT_OF_ANY_REPORT = (
+  *('level', 'stat', 'group', 'pairs', 'min_gap', 'ties', 'exclude_outliers'),
+  *('top_k', 'unit', 'baseline', 'test', 'permutations', 'swap'),
+  *('no_early_stop', 'plot', 'plot_kind'),
+)
+_NOT_OF_REPORTS = {
+  'wmt20': (
+    *_NOT_OF_ANY_REPORT,
+    *('human', 'by', 'exclude_systems', 'loose_names', 'normalise'),
+  ),
+  'categories': (
+    *_NOT_OF_ANY_REPORT,
+    'data',
+    'bootstrap',
+    'unsupervised',
+    'intersect',
+  ),
+}
 
 DESCRIPTION = f"""
 Correlates metric scores with human judgments, by language pair and on average.
@@ -75,7 +111,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
   )
   output.add_argument(
     '--digits',
-    type=int,
+    type=_usage.decimals,
     metavar='N',
     help='decimals (default: 4; 1 in --report wmt20, which is times 100)',
   )
@@ -114,53 +150,47 @@ def _add_statistic(group: argparse._ArgumentGroup) -> None:
   group.add_argument(
     '--level',
     choices=questions.LEVELS,
-    default='segment',
-    help='what is correlated (default: %(default)s)',
+    help='what is correlated (default: segment)',
   )
   group.add_argument(
     '--stat',
     choices=questions.STATISTICS,
-    default='pearson',
     help='darr: the tau of WMT20 over ranked pairs; kendall: tau-b; accuracy: '
     'the share of pairs ordered alike; calibrated-accuracy: the same after tie '
     'calibration (WMT23, with --group item); soft-accuracy: of systems '
-    '(WMT24) (default: %(default)s)',
+    '(WMT24) (default: pearson)',
   )
   group.add_argument(
     '--group',
     choices=correlation.GROUPINGS,
-    default='none',
     help='segment level: pool all entries, or average over items (segments) '
-    'or systems (default: %(default)s)',
+    'or systems (default: none)',
   )
   group.add_argument(
     '--by',
     choices=('lp', 'none'),
-    default='lp',
     help='one column a language pair with averages (Avg-en, Avg-x, Avg), or '
-    'the whole as one (default: %(default)s)',
+    'the whole as one (default: lp)',
   )
   group.add_argument(
     '--min-gap',
     type=float,
     metavar='X',
-    default=darr.MIN_GAP,
     help='least difference of raw ratings that ranks a pair, where --pairs '
-    'is not given (default: %(default)g)',
+    f'is not given (default: {darr.MIN_GAP:g})',
   )
   group.add_argument(
     '--ties',
     choices=sorted(correlation.TIE_RULES),
-    default='discordant',
     help='what a metric that ties a ranked pair gets: discordant is the rule '
     'of WMT20 and T5Score, neutral of WMT14, excluded of WMT13 '
-    '(default: %(default)s)',
+    '(default: discordant)',
   )
   group.add_argument(
     '--exclude-systems',
     metavar='RE',
-    default=questions.HUMAN_SYSTEMS,
-    help='regular expression of systems to leave out (default: %(default)s: '
+    help='regular expression of systems to leave out (default: '
+    f'{questions.HUMAN_SYSTEMS}: '
     "human translations; '' keeps all)",
   )
   group.add_argument(
@@ -184,7 +214,7 @@ def _add_statistic(group: argparse._ArgumentGroup) -> None:
 def _add_tests(group: argparse._ArgumentGroup) -> None:
   group.add_argument(
     '--bootstrap',
-    type=int,
+    type=_usage.count,
     metavar='N',
     help='resamples of the segments for 95%% intervals and comparisons '
     '(default: none, or 1000 with --baseline and --test bootstrap)',
@@ -192,9 +222,8 @@ def _add_tests(group: argparse._ArgumentGroup) -> None:
   group.add_argument(
     '--unit',
     choices=('segment', 'pair'),
-    default='segment',
     help='what is drawn for darr: segments with all their pairs, or pairs as '
-    'WMT did (default: %(default)s)',
+    'WMT did (default: segment)',
   )
   group.add_argument(
     '--baseline',
@@ -209,18 +238,16 @@ def _add_tests(group: argparse._ArgumentGroup) -> None:
   )
   group.add_argument(
     '--permutations',
-    type=int,
+    type=_usage.positive,
     metavar='N',
-    default=1000,
     help='swaps of --test permutation, and permutations within each p-value '
-    'of soft-accuracy (default: %(default)s)',
+    'of soft-accuracy (default: 1000)',
   )
   group.add_argument(
     '--swap',
     choices=permutation.UNITS,
-    default='both',
     help='what --test permutation swaps: both is PERM-BOTH, each entry by '
-    'itself; whole systems; whole segments (default: %(default)s). '
+    'itself; whole systems; whole segments (default: both). '
     'calibrated-accuracy swaps pairs of translations instead, as WMT24 did',
   )
   group.add_argument(
@@ -237,7 +264,10 @@ def _add_tests(group: argparse._ArgumentGroup) -> None:
     'no other one of it does',
   )
   group.add_argument(
-    '--seed', type=int, default=12345, help='of all draws (%(default)s)'
+    '--seed',
+    type=_usage.count,
+    default=12345,
+    help='of all draws (%(default)s)',
   )
 
 
@@ -257,9 +287,8 @@ def _add_reports(group: argparse._ArgumentGroup) -> None:
   group.add_argument(
     '--normalise',
     choices=mqm.NORMALISATIONS,
-    default='z',
     help='of scores in --report categories: mean 0 and variance 1, or 0 to 1 '
-    '(default: %(default)s)',
+    '(default: z)',
   )
   group.add_argument(
     '--plot',
@@ -275,18 +304,77 @@ def _add_reports(group: argparse._ArgumentGroup) -> None:
   )
 
 
+def settle(args: argparse.Namespace) -> None:
+  """Refuses options that would do nothing, and fills in the defaults.
+
+  Raises:
+    UsageError: An option was given that the others leave without effect.
+  """
+  if args.report:
+    _usage.refuse(
+      args, _NOT_OF_REPORTS[args.report], f'is not for --report {args.report}'
+    )
+  ranked = args.stat == 'darr'
+  swapped = args.test == 'permutation'
+  drawn = args.bootstrap or args.baseline or args.unsupervised is not None
+  drawn = drawn or args.test == 'bootstrap'
+  for name, used, what in (
+    ('data', args.report == 'wmt20', '--report wmt20'),
+    ('normalise', args.report == 'categories', '--report categories'),
+    ('plot_kind', args.plot, '--plot'),
+    ('pairs', ranked, '--stat darr'),
+    ('ties', ranked, '--stat darr'),
+    ('min_gap', ranked and not args.pairs, '--stat darr without --pairs'),
+    ('unit', ranked and drawn, '--stat darr with resamples (--bootstrap N)'),
+    (
+      'permutations',
+      swapped or args.stat == 'soft-accuracy',
+      '--test permutation and --stat soft-accuracy',
+    ),
+    (
+      'swap',
+      swapped and args.stat != 'calibrated-accuracy',
+      '--test permutation, and not for --stat calibrated-accuracy',
+    ),
+    ('no_early_stop', swapped, '--test permutation'),
+  ):
+    if not used:
+      _usage.refuse(args, [name], f'is for {what}')
+  _usage.fill(args, _DEFAULTS)
+
+
 def top_k(args: argparse.Namespace) -> list[int]:
   """The numbers of --top-k.
 
   Raises:
-    ValueError: One is not a number.
+    UsageError: One is not a number of 2 or more, or comes twice.
   """
+  if args.top_k is None:
+    return []
   found = []
-  for text in _score_files.split_names(args.top_k or ''):
-    if not text.isdecimal():
-      raise ValueError(f'--top-k takes numbers, not {text!r}')
+  for text in _score_files.split_names(args.top_k) or ['']:
+    if not text.isdecimal() or int(text) < 2:
+      raise _usage.UsageError(
+        f'--top-k takes numbers, not {text!r}: 2 or more, commas between'
+      )
     found.append(int(text))
+  if len(set(found)) < len(found):
+    raise _usage.UsageError(f'--top-k {args.top_k}: a number comes twice')
   return found
+
+
+def check_metrics(args: argparse.Namespace, metrics: Sequence[str]) -> None:
+  """Raises UsageError where an option names a metric that is not measured."""
+  for flag, names in (
+    ('--baseline', [args.baseline] if args.baseline is not None else []),
+    ('--unsupervised', _score_files.split_names(args.unsupervised or '')),
+  ):
+    for name in names:
+      if name not in metrics:
+        raise _usage.UsageError(
+          f'{flag} {name}: is not among the metrics;'
+          + data_tables.suggest(name, metrics)
+        )
 
 
 def _pairs(args: argparse.Namespace) -> darr.NamedPairs | None:
@@ -300,16 +388,17 @@ def question(args: argparse.Namespace) -> questions.Question:
   """What the command line asks.
 
   Raises:
-    ValueError: The arguments contradict each other.
+    UsageError: The arguments contradict each other.
+    files.RecordError: The ranked pairs are not as they must be.
   """
   if args.stat == 'darr' and not (args.pairs or args.human):
-    raise ValueError(
+    raise _usage.UsageError(
       '--stat darr needs --pairs FILE or --human COL with raw ratings'
     )
   if args.stat != 'darr' and not args.human:
-    raise ValueError('--human COL says which column holds human scores')
+    raise _usage.UsageError('--human COL says which column holds human scores')
   if args.by == 'none' and args.pairs:
-    raise ValueError(
+    raise _usage.UsageError(
       '--by none pools human scores; ranked pairs are measured --by lp'
     )
   test = args.test
@@ -319,26 +408,28 @@ def question(args: argparse.Namespace) -> questions.Question:
   if resamples is None:
     resamples = 1000 if args.baseline or test == 'bootstrap' else 0
   chosen = top_k(args)
-  return questions.Question(
-    level=args.level,
-    statistic=args.stat,
-    group=args.group,
-    ties=args.ties,
-    min_gap=args.min_gap,
-    pairs=_pairs(args),
-    exclude=args.exclude_systems,
-    outliers=args.exclude_outliers,
-    top_k=chosen[0] if len(chosen) == 1 else None,
-    resamples=resamples,
-    unit=args.unit,
-    seed=args.seed,
-    baseline=args.baseline,
-    test=test,
-    permutations=args.permutations,
-    swap=args.swap,
-    early_stop=not args.no_early_stop,
-    unsupervised=None
-    if args.unsupervised is None
-    else tuple(_score_files.split_names(args.unsupervised)),
-    intersect=args.intersect,
-  )
+  with _usage.blamed():
+    asked = questions.Question(
+      level=args.level,
+      statistic=args.stat,
+      group=args.group,
+      ties=args.ties,
+      min_gap=args.min_gap,
+      exclude=args.exclude_systems,
+      outliers=args.exclude_outliers,
+      top_k=chosen[0] if len(chosen) == 1 else None,
+      resamples=resamples,
+      unit=args.unit,
+      seed=args.seed,
+      baseline=args.baseline,
+      test=test,
+      permutations=args.permutations,
+      swap=args.swap,
+      early_stop=not args.no_early_stop,
+      unsupervised=None
+      if args.unsupervised is None
+      else tuple(_score_files.split_names(args.unsupervised)),
+      intersect=args.intersect,
+    )
+  # What is in the file is not the command line's fault.
+  return dataclasses.replace(asked, pairs=_pairs(args))

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from t5score_jax.commands import _score_files
+from t5score_jax.commands import _correlate_arguments, _score_files, _usage
 from t5score_jax.evaluation import (
   agreement,
   correlation,
@@ -30,23 +30,24 @@ def wmt20_report(args: argparse.Namespace) -> str:
   """T5Score's tables on WMT20.
 
   Raises:
-    ValueError: The arguments contradict each other.
+    UsageError: The arguments contradict each other.
     files.RecordError: Something in a file is not as it must be.
   """
   if not args.data:
-    raise ValueError('--report wmt20 needs --data DIR')
+    raise _usage.UsageError('--report wmt20 needs --data DIR')
   own: dict[str, list[scores.ScoreTable]] = {}
   options = _score_files.layout_options(args)
   for name, path in _score_files.split_files(args.files):
     if name is None:
-      raise ValueError(f'--report wmt20 takes NAME=FILE, not {path!r}')
+      raise _usage.UsageError(f'--report wmt20 takes NAME=FILE, not {path!r}')
     own.setdefault(name, []).extend(layouts.read(path, [name], options, name))
   metrics = _score_files.split_names(args.metrics or '') or [
     *wmt20.DEFAULT_METRICS,
     *own,
   ]
   if len(set(metrics)) != len(metrics):
-    raise ValueError(f'a metric is named twice: {", ".join(metrics)}')
+    raise _usage.UsageError(f'a metric is named twice: {", ".join(metrics)}')
+  _correlate_arguments.check_metrics(args, metrics)
   unsupervised = [
     m for m in metrics if m not in wmt20.SUPERVISED and m not in own
   ]
@@ -135,10 +136,6 @@ def _label(args: argparse.Namespace) -> str:
 
 def plot_curve(args: argparse.Namespace, curve: agreement.Curve) -> None:
   """Draws curves over the number of systems."""
-  if args.plot_kind not in (None, 'curves'):
-    raise ValueError(
-      f'several --top-k are drawn as curves, not {args.plot_kind}'
-    )
   where = curve.column or 'all segments'
   figure = plots.curves(curve, f'The best systems only, {where}', _label(args))
   plots.save(figure, args.plot)
@@ -151,8 +148,6 @@ def plot_report(
 ) -> None:
   """Draws a report as bars, or its points."""
   kind = args.plot_kind or ('bars' if len(report.metrics) > 1 else 'scatter')
-  if kind == 'curves':
-    raise ValueError('curves need several numbers: --top-k 4,6,8')
   if kind == 'bars':
     title = f'Agreement with {args.human or "ranked pairs"}'
     figure = plots.bars(report, title, _label(args))

@@ -8,8 +8,34 @@ from __future__ import annotations
 import argparse
 from collections.abc import Iterable
 
+from t5score_jax.commands import _usage
 from t5score_jax.data import tables as data_tables
 from t5score_jax.evaluation import layouts, mqm
+
+# Of `add_layout_arguments`.
+_DEFAULTS = {
+  'columns': '',
+  'quoting': 'none',
+  'where': '',
+  'mqm_weights': mqm.WEIGHTS,
+}
+# Those that say something about some layouts only, and about which.
+_OF_LAYOUTS = {
+  'quoting': (layouts.COLUMNS,),
+  'test_set': (layouts.WMT,),
+  'reference': (layouts.WMT,),
+  'by_line': (layouts.WMT, layouts.MQM),
+  'mqm_weights': (layouts.MQM,),
+}
+# All but --intersect.
+LAYOUT_NAMES = (
+  *_DEFAULTS,
+  'language_pair',
+  'test_set',
+  'reference',
+  'by_line',
+  'loose_names',
+)
 
 
 def split_names(text: str) -> list[str]:
@@ -21,13 +47,13 @@ def assignments(text: str, flag: str) -> dict[str, str]:
   """Reads NAME=VALUE,...
 
   Raises:
-    ValueError: The text has another form.
+    UsageError: The text has another form.
   """
   found = {}
   for part in split_names(text):
     name, equals, value = part.partition('=')
     if not (name and equals and value):
-      raise ValueError(f'{flag} takes NAME=COLUMN, not {part!r}')
+      raise _usage.UsageError(f'{flag} takes NAME=COLUMN, not {part!r}')
     found[name] = value
   return found
 
@@ -50,20 +76,17 @@ def add_layout_arguments(group: argparse._ArgumentGroup) -> None:
   group.add_argument(
     '--columns',
     metavar='NAME=COL,...',
-    default='',
     help='what the files call language_pair, system, segment or a metric',
   )
   group.add_argument(
     '--quoting',
     choices=data_tables.QUOTING,
-    default='none',
     help='of TSV cells: none, or csv where texts stand in double quotes '
-    '(default: %(default)s)',
+    f'(default: {_DEFAULTS["quoting"]})',
   )
   group.add_argument(
     '--where',
     metavar='COL=VALUE,...',
-    default='',
     help='only rows with these values; the others are counted',
   )
   group.add_argument(
@@ -91,8 +114,7 @@ def add_layout_arguments(group: argparse._ArgumentGroup) -> None:
   group.add_argument(
     '--mqm-weights',
     metavar='SEVERITY[/CATEGORY]:W ...',
-    default=mqm.WEIGHTS,
-    help="weights of errors (default: Freitag et al. 2021, '%(default)s')",
+    help=f"weights of errors (default: Freitag et al. 2021, '{mqm.WEIGHTS}')",
   )
   group.add_argument(
     '--loose-names',
@@ -114,8 +136,14 @@ def layout_options(
   """What `add_layout_arguments` declared, as `layouts.read` takes it.
 
   Raises:
-    ValueError: An argument has another form.
+    UsageError: An argument has another form, or says something of a layout
+      that no file has.
+    OSError: A file can't be read.
   """
+  _check_layouts(args)
+  _usage.fill(args, _DEFAULTS)
+  with _usage.blamed():
+    mqm.parse_weights(args.mqm_weights)
   return layouts.Options(
     columns=assignments(args.columns, '--columns'),
     quoting=args.quoting,
@@ -127,3 +155,15 @@ def layout_options(
     mqm_weights=args.mqm_weights,
     level=level,
   )
+
+
+def _check_layouts(args: argparse.Namespace) -> None:
+  """Raises UsageError for what is said of a layout that no file has."""
+  said = [name for name in _OF_LAYOUTS if _usage.given(args, name)]
+  if not said:
+    return
+  there = {layouts.kind(path) for _, path in split_files(args.files)}
+  for name in said:
+    if not there & set(_OF_LAYOUTS[name]):
+      needed = ' or '.join(layouts.WORDS[kind] for kind in _OF_LAYOUTS[name])
+      _usage.refuse(args, [name], f'is for {needed}, which no file is')

@@ -7,6 +7,7 @@ lie in a folder is in `data/pair_shards.py`.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import os
 import sys
 import time
@@ -60,7 +61,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
   parser.formatter_class = argparse.RawDescriptionHelpFormatter
   parser.add_argument('pairs', metavar='PAIRS', help='folder of pairs')
   metric_arguments.add_choice(parser, required=True)
-  metric_arguments.add_model_options(parser)
+  metric_arguments.add_model_options(parser, tokens=False)
   parser.add_argument(
     '-o', '--output', required=True, metavar='OUT', help='the folder'
   )
@@ -127,6 +128,7 @@ def _run(args: argparse.Namespace) -> int:
       f'--option idf={Path(args.pairs) / "texts.txt.gz"} (or another corpus), '
       'or idf=none'
     )
+  is_new = not os.path.exists(args.output)
   folder = pair_shards.Folder(
     args.output,
     'annotations',
@@ -137,10 +139,18 @@ def _run(args: argparse.Namespace) -> int:
       'pairs': [shard['sha256'] for shard in shards],
     },
   )
+  try:
+    symmetric = _is_symmetric(metric, args.pairs, shards)
+  except BaseException:
+    if is_new:
+      # Nothing is in it yet, unless by another process.
+      with contextlib.suppress(OSError):
+        folder.path.rmdir()
+    raise
   folder.write_manifest(
     shards=len(shards),
     rows=sum(shard['rows'] for shard in shards),
-    symmetric=_is_symmetric(metric, args.pairs, shards),
+    symmetric=symmetric,
   )
   wanted = range(first, len(shards), step)
   missing = [number for number in wanted if folder.done(number) is None]

@@ -16,8 +16,8 @@ from typing import Any
 from t5score_jax import calibration as calibrations
 from t5score_jax.checkpoints import kinds
 from t5score_jax.commands import _metric_arguments as metric_arguments
-from t5score_jax.commands import _score_output, score
-from t5score_jax.data import records, tables
+from t5score_jax.commands import _score_output, _usage, score
+from t5score_jax.data import files, records, tables
 from t5score_jax.metrics import base
 
 SUMMARY = "fit a metric's scores to the scale of human ratings"
@@ -89,7 +89,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
   )
   parser.add_argument(
     '--seed',
-    type=int,
+    type=_usage.count,
     default=0,
     help='of the division into folds (default: %(default)s)',
   )
@@ -113,9 +113,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
   parser.add_argument(
     '--quiet', action='store_true', help='no progress bar and no report'
   )
-  metric_arguments.add_model_options(parser)
   # Scores of single tokens are nothing to calibrate.
-  parser.set_defaults(token_log_probs=None)
+  metric_arguments.add_model_options(parser, tokens=False)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -138,7 +137,8 @@ def run(args: argparse.Namespace) -> int:
     print(f't5score calibrate: {error}', file=sys.stderr)
     return 1
   if not args.quiet:
-    print(_report(args, fitted, output, unrated))
+    with files.write_atomically('-') as out:
+      out.write(_report(args, fitted, output, unrated) + '\n')
   return 0
 
 

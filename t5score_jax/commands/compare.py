@@ -15,7 +15,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from t5score_jax.commands import _metric_arguments as metric_arguments
-from t5score_jax.commands import _score_files
+from t5score_jax.commands import _score_files, _usage
 from t5score_jax.commands import score as score_verb
 from t5score_jax.data import files
 from t5score_jax.data import tables as data_tables
@@ -69,8 +69,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
   group.add_argument(
     '--score',
     metavar='COL',
-    default='score',
-    help='the column with the scores, higher is better (default: %(default)s)',
+    help='the column with the scores, higher is better (default: score)',
   )
   _score_files.add_layout_arguments(group)
   texts = parser.add_argument_group('texts')
@@ -88,7 +87,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
   texts.add_argument(
     '--input', metavar='FILE', help='TSV or JSONL records with a system each'
   )
-  metric_arguments.add_model_options(parser)
+  metric_arguments.add_model_options(parser, tokens=False)
   _add_tests(parser.add_argument_group('tests and output'))
 
 
@@ -105,20 +104,23 @@ def _add_tests(group: argparse._ArgumentGroup) -> None:
   )
   group.add_argument(
     '--bootstrap',
-    type=int,
+    type=_usage.positive,
     metavar='N',
     default=system_tests.BOOTSTRAP_DRAWS,
-    help='resamples (default: %(default)s)',
+    help='resamples, at least 1 (default: %(default)s)',
   )
   group.add_argument(
     '--randomisations',
-    type=int,
+    type=_usage.count,
     metavar='N',
     default=system_tests.RANDOMISATIONS,
     help='random exchanges; 0 leaves that test out (default: %(default)s)',
   )
   group.add_argument(
-    '--seed', type=int, default=12345, help='of both tests (%(default)s)'
+    '--seed',
+    type=_usage.count,
+    default=12345,
+    help='of both tests (%(default)s)',
   )
   group.add_argument(
     '--format',
@@ -128,7 +130,7 @@ def _add_tests(group: argparse._ArgumentGroup) -> None:
   )
   group.add_argument(
     '--digits',
-    type=int,
+    type=_usage.decimals,
     default=4,
     metavar='N',
     help='decimals of scores (default: %(default)s)',
@@ -146,6 +148,9 @@ def run(args: argparse.Namespace) -> int:
       raise score_verb.UsageError(
         'give score files, or texts: -t HYP..., or --input FILE'
       )
+    _check_unused(args, texts)
+    if args.all_pairs and args.baseline is not None:
+      raise score_verb.UsageError('give --baseline or --all-pairs')
     _check_output(args)
     named, notes = _from_texts(args) if texts else _from_scores(args)
     found = {
@@ -177,6 +182,20 @@ def run(args: argparse.Namespace) -> int:
   return 0
 
 
+def _check_unused(args: argparse.Namespace, texts: bool) -> None:
+  """Raises UsageError for what is of score files beside texts, or of texts."""
+  if not texts:
+    metric_arguments.refuse(args, 'is for texts (-t, --input)')
+    flags = {'references': '-r', 'source': '-s'}
+    _usage.refuse(args, flags, 'is for texts (-t, --input)', flags)
+    _usage.fill(args, {'score': 'score'})
+    return
+  of_texts = ('columns', 'quoting') if args.input else ()
+  for name in ('score', *_score_files.LAYOUT_NAMES):
+    if name not in of_texts:
+      _usage.refuse(args, [name], 'is for score files')
+
+
 def _check_output(args: argparse.Namespace) -> None:
   """Raises before the work what would be raised after it."""
   texts = [*args.hypotheses, *args.references, args.source, args.input]
@@ -190,14 +209,12 @@ def _against(
 ) -> list[tuple[int, int]]:
   names = [system.name for system in systems]
   if args.all_pairs:
-    if args.baseline is not None:
-      raise score_verb.UsageError('give --baseline or --all-pairs')
     return list(itertools.combinations(range(len(systems)), 2))
   baseline = 0
   if args.baseline is not None:
     if args.baseline not in names:
-      raise ValueError(
-        f'no system {args.baseline!r};'
+      raise _usage.UsageError(
+        f'--baseline: no system {args.baseline!r};'
         + data_tables.suggest(args.baseline, names)
       )
     baseline = names.index(args.baseline)

@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import argparse
 import sys
+from collections.abc import Callable
 
 from t5score_jax.commands import (
   _correlate_arguments,
   _correlate_reports,
   _score_files,
+  _usage,
 )
 from t5score_jax.data import files
 from t5score_jax.evaluation import agreement, layouts, plots, scores, tables
@@ -28,17 +30,18 @@ def _named_files(
   """The files by name, and the metrics asked for.
 
   Raises:
-    ValueError: A metric is named twice, or there is no file.
+    UsageError: A metric is named twice or not at all, or there is no file.
   """
   if not args.files:
-    raise ValueError('no files: give [NAME=]FILE')
+    raise _usage.UsageError('no files: give [NAME=]FILE')
   named = _score_files.split_files(args.files)
   metrics = _score_files.split_names(args.metrics or '')
   # A name may be given to several files, such as one for each language pair.
   given = list(dict.fromkeys(name for name, _ in named if name))
   metrics = metrics or given or ['score']
   if len(set(metrics)) != len(metrics):
-    raise ValueError(f'a metric is named twice: {", ".join(metrics)}')
+    raise _usage.UsageError(f'a metric is named twice: {", ".join(metrics)}')
+  _correlate_arguments.check_metrics(args, metrics)
   return named, metrics
 
 
@@ -56,7 +59,8 @@ def read_grids(
 
   Raises:
     files.RecordError: Something in a file is not as it must be.
-    ValueError: The arguments contradict each other.
+    UsageError: The arguments contradict each other.
+    ValueError: The files have no such language pair.
   """
   named, metrics = _named_files(args)
   wanted = [*metrics, *([args.human] if args.human else []), *also]
@@ -99,20 +103,40 @@ def read_grids(
 def run(args: argparse.Namespace) -> int:
   """Runs the verb; returns the exit status."""
   try:
-    if args.plot:
-      plots.format_of(args.plot)
-      plots.check_available()
+    _correlate_arguments.settle(args)
+    _check_picture(args)
     _check_outputs(args)
-    text = _measure(args)
+    text, draw = _measure(args)
     with files.write_atomically(args.output) as out:
       out.write(text + '\n')
-  except files.OverwriteError as error:
+    # After the table, which is there even if it cannot be drawn.
+    if args.plot:
+      draw()
+  except (_usage.UsageError, files.OverwriteError) as error:
     print(f't5score correlate: {error}', file=sys.stderr)
     return 2
   except (ValueError, OSError) as error:
     print(f't5score correlate: {error}', file=sys.stderr)
     return 1
   return 0
+
+
+def _check_picture(args: argparse.Namespace) -> None:
+  """Finds out before the work whether there can be a picture."""
+  if not args.plot:
+    return
+  with _usage.blamed():
+    plots.format_of(args.plot)
+  several = len(_correlate_arguments.top_k(args)) > 1
+  if several and args.plot_kind not in (None, 'curves'):
+    raise _usage.UsageError(
+      f'several --top-k are drawn as curves, not {args.plot_kind}'
+    )
+  if args.plot_kind == 'curves' and not several:
+    raise _usage.UsageError('curves need several numbers: --top-k 4,6,8')
+  if args.plot_kind == 'scatter' and not args.human:
+    raise _usage.UsageError('a scatter plot needs human scores: --human COL')
+  plots.check_available()
 
 
 def _check_outputs(args: argparse.Namespace) -> None:
@@ -123,27 +147,27 @@ def _check_outputs(args: argparse.Namespace) -> None:
       files.check_not_input(output, [*named, args.pairs], flag)
 
 
-def _measure(args: argparse.Namespace) -> str:
-  if args.report and args.plot:
-    raise ValueError('--plot is not for --report')
+def _measure(args: argparse.Namespace) -> tuple[str, Callable[[], None]]:
+  """The table, and what draws the picture."""
+
+  def nothing() -> None:
+    """Reports have no picture."""
+
   if args.report == 'wmt20':
-    return _correlate_reports.wmt20_report(args)
+    return _correlate_reports.wmt20_report(args), nothing
   if args.report == 'categories':
     columns = _correlate_reports.category_columns(args)
     grids, notes = read_grids(args, columns)
-    return _correlate_reports.categories_report(args, grids, notes)
-  if args.data:
-    raise ValueError('--data is for --report wmt20')
+    text = _correlate_reports.categories_report(args, grids, notes)
+    return text, nothing
   question = _correlate_arguments.question(args)
   grids, notes = read_grids(args)
   digits = 4 if args.digits is None else args.digits
   several = _correlate_arguments.top_k(args)
   if len(several) > 1:
     curve = agreement.measure_top(grids, question, several)
-    if args.plot:
-      _correlate_reports.plot_curve(args, curve)
-    return tables.render_curve(curve, args.format, digits, notes)
+    text = tables.render_curve(curve, args.format, digits, notes)
+    return text, lambda: _correlate_reports.plot_curve(args, curve)
   report = agreement.measure(grids, question)
-  if args.plot:
-    _correlate_reports.plot_report(args, report, grids)
-  return tables.render(report, args.format, digits, notes)
+  text = tables.render(report, args.format, digits, notes)
+  return text, lambda: _correlate_reports.plot_report(args, report, grids)

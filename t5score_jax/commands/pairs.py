@@ -21,8 +21,9 @@ from typing import Any
 import numpy as np
 
 import t5score_jax
-from t5score_jax.commands import _record_files
+from t5score_jax.commands import _record_files, _usage
 from t5score_jax.commands._record_files import RecordFile
+from t5score_jax.commands._usage import UsageError
 from t5score_jax.data import files, pair_shards, tables
 from t5score_jax.data import pairs as data_pairs
 from t5score_jax.data.denoising import Noise
@@ -31,6 +32,16 @@ SUMMARY = 'make pairs of related texts, to distil a metric on'
 
 TEXTS_FILE = 'texts.txt.gz'
 _SPILL = '.sources'
+# The option that pairs of an origin come of.
+_MADE_BY = {
+  data_pairs.REFERENCE: 'input',
+  data_pairs.SYSTEMS: 'input',
+  data_pairs.PARAPHRASES: 'paraphrases',
+  data_pairs.DENOISED: 'denoise',
+  data_pairs.RECONSTRUCTIONS: 'reconstructions',
+}
+# Attributes of `Noise` that have an option.
+_NOISE = ('mask_share', 'mean_span', 'random_share', 'mask_token')
 
 _DESCRIPTION = """
 Makes pairs of related texts for `t5score annotate`: FrugalScore's phase 1
@@ -69,10 +80,6 @@ examples:
 
 exit code: 0 written; 1 the run failed; 2 the command line is wrong
 """
-
-
-class UsageError(ValueError):
-  """The arguments don't go together."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -132,11 +139,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def _add_choices(group: argparse._ArgumentGroup) -> None:
   group.add_argument(
     '--per-source',
-    type=int,
-    default=10,
+    type=_usage.count,
     metavar='N',
     help='the most pairs of two hypotheses of one source (default: '
-    '%(default)s)',
+    f'{data_pairs.Recipe().per_source})',
   )
   group.add_argument(
     '--share',
@@ -148,14 +154,17 @@ def _add_choices(group: argparse._ArgumentGroup) -> None:
   )
   group.add_argument(
     '--shard-size',
-    type=int,
+    type=_usage.positive,
     default=10_000,
     metavar='N',
     help='the least pairs of a shard, but for the last; what annotation loses '
     'when it is interrupted (default: %(default)s)',
   )
   group.add_argument(
-    '--seed', type=int, default=0, help='of all choices (default: %(default)s)'
+    '--seed',
+    type=_usage.count,
+    default=0,
+    help='of all choices (default: %(default)s)',
   )
 
 
@@ -164,27 +173,24 @@ def _add_noise(group: argparse._ArgumentGroup) -> None:
   group.add_argument(
     '--mask-share',
     type=float,
-    default=noise.mask_share,
     metavar='X',
-    help='of the tokens, covered by spans (default: %(default)s)',
+    help=f'of the tokens, covered by spans (default: {noise.mask_share})',
   )
   group.add_argument(
     '--mean-span',
     type=float,
-    default=noise.mean_span,
     metavar='X',
-    help='tokens a span, Poisson (default: %(default)s)',
+    help=f'tokens a span, Poisson (default: {noise.mean_span})',
   )
   group.add_argument(
     '--random-share',
     type=float,
-    default=noise.random_share,
     metavar='X',
-    help='of the spans, replaced by random tokens (default: %(default)s)',
+    help='of the spans, replaced by random tokens (default: '
+    f'{noise.random_share})',
   )
   group.add_argument(
     '--mask-token',
-    default=noise.mask_token,
     metavar='TEXT',
     help='what stands for any other span, such as <mask> (default: nothing)',
   )
@@ -195,10 +201,9 @@ def _add_noise(group: argparse._ArgumentGroup) -> None:
   )
   group.add_argument(
     '--versions',
-    type=int,
-    default=1,
+    type=_usage.positive,
     metavar='N',
-    help='perturbed versions of a text (default: %(default)s)',
+    help='perturbed versions of a text (default: 1)',
   )
   group.add_argument(
     '--lengths',
@@ -248,7 +253,7 @@ class _Inputs:
 
 
 def _inputs(args: argparse.Namespace) -> _Inputs:
-  try:
+  with _usage.blamed():
     found = _Inputs(
       records=[_record_files.parse(w, '--input') for w in args.input],
       held_out=[_record_files.parse(w, '--held-out') for w in args.held_out],
@@ -261,8 +266,6 @@ def _inputs(args: argparse.Namespace) -> _Inputs:
     )
     for flag, path in _plain_files(args):
       _record_files.check_regular(path, flag)
-  except ValueError as error:
-    raise UsageError(str(error)) from error
   if not (found.records or found.variants or found.originals):
     raise UsageError(
       'no texts: give --input, --paraphrases, --reconstructions or --denoise '
@@ -270,8 +273,17 @@ def _inputs(args: argparse.Namespace) -> _Inputs:
     )
   if args.denoise == [] and not found.records:
     raise UsageError('--denoise needs FILE, or --input with references')
-  if args.lengths and not args.denoise:
-    raise UsageError('--lengths is for --denoise FILE')
+  if not args.denoise:
+    _usage.refuse(args, ['lengths'], 'is for --denoise FILE')
+  if args.denoise is None:
+    noise = [*_NOISE, 'keep_sentences', 'versions']
+    _usage.refuse(args, noise, 'is for --denoise')
+  if not args.input:
+    _usage.refuse(args, ['per_source'], 'is for --input')
+  _usage.fill(args, {n: getattr(Noise(), n) for n in _NOISE})
+  _usage.fill(
+    args, {'versions': 1, 'per_source': data_pairs.Recipe().per_source}
+  )
   return found
 
 
@@ -301,25 +313,23 @@ def _recipe(args: argparse.Namespace) -> data_pairs.Recipe:
       shares[origin] = float(share if equals else 'none')
     except ValueError:
       raise UsageError(f'--share takes ORIGIN=X, not {text!r}') from None
-  try:
-    if args.seed < 0 or args.shard_size < 1:
-      raise ValueError('--seed is at least 0, --shard-size at least 1')
+    made_by = _MADE_BY.get(origin)
+    # Of --denoise without a file the list is empty, and not None.
+    there = made_by and getattr(args, made_by)
+    if made_by and not (there or (made_by == 'denoise' and there is not None)):
+      raise UsageError(f'--share {text} is for --{made_by}')
+  with _usage.blamed():
     return data_pairs.Recipe(
       per_source=args.per_source,
       shares=shares,
       denoise_references=args.denoise == [],
       versions=args.versions,
       noise=Noise(
-        mask_share=args.mask_share,
-        mean_span=args.mean_span,
-        random_share=args.random_share,
-        mask_token=args.mask_token,
+        **{name: getattr(args, name) for name in _NOISE},
         permute=not args.keep_sentences,
       ),
       seed=args.seed,
     )
-  except ValueError as error:
-    raise UsageError(str(error)) from error
 
 
 def _run(args: argparse.Namespace) -> None:
@@ -371,10 +381,11 @@ def _make(
     shards, rows, kept = _write_shards(folder, corpus, args.shard_size)
   finally:
     shutil.rmtree(spill, ignore_errors=True)
-  if not rows:
-    raise ValueError('no pairs came of these files: ' + _reasons(corpus))
-  _write_texts(folder.path, shards)
   counts = dict(corpus.counts)
+  if not rows:
+    reasons = ', '.join(f'{n} {name}' for name, n in sorted(counts.items()))
+    raise ValueError('no pairs came of these files: ' + reasons)
+  _write_texts(folder.path, shards)
   folder.write_manifest(
     shards=shards, rows=rows, counts=counts, held_out_texts=len(held_out)
   )
@@ -384,10 +395,6 @@ def _make(
     print(f', {kept} of which were there already' if kept else '')
     for name, number in sorted(counts.items()):
       print(f'  {number:>9} {name}')
-
-
-def _reasons(corpus: data_pairs.Corpus) -> str:
-  return ', '.join(f'{n} {name}' for name, n in sorted(corpus.counts.items()))
 
 
 def _fill(corpus: data_pairs.Corpus, inputs: _Inputs, seed: int) -> None:

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from t5score_jax.commands import _metric_arguments as metric_arguments
-from t5score_jax.commands import _record_files, score
+from t5score_jax.commands import _record_files, _usage, score
 from t5score_jax.data import files
 from t5score_jax.data.records import Segment
 from t5score_jax.evaluation import plots, retention, tables
@@ -96,14 +96,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
   )
   group.add_argument(
     '--bootstrap',
-    type=int,
+    type=_usage.count,
     default=1000,
     metavar='N',
     help='resamples of the segments for the interval; 0 for none (default: '
     '%(default)s)',
   )
   group.add_argument(
-    '--seed', type=int, default=12345, help='of the draws (%(default)s)'
+    '--seed',
+    type=_usage.count,
+    default=12345,
+    help='of the draws (%(default)s)',
   )
   _add_output(parser.add_argument_group('output'))
 
@@ -142,7 +145,7 @@ def _add_output(group: argparse._ArgumentGroup) -> None:
   )
   group.add_argument(
     '--digits',
-    type=int,
+    type=_usage.decimals,
     default=3,
     metavar='N',
     help='decimals of correlations (default: %(default)s)',
@@ -225,25 +228,25 @@ def run(args: argparse.Namespace) -> int:
   """Runs the verb; returns the exit code."""
   try:
     specs = _specs(args)
-    try:
+    with _usage.blamed():
       inputs = [_record_files.parse(words, '--input') for words in args.input]
-    except ValueError as error:
-      raise score.UsageError(str(error)) from error
     read: list[object] = [file.path for file in inputs]
     read += [value for spec in specs for value in spec.options.values()]
     if args.plot:
-      plots.format_of(args.plot)
+      with _usage.blamed():
+        plots.format_of(args.plot)
       plots.check_available()
       score.check_writable(args.plot, read, '--plot')
     score.check_writable(args.output, read)
     for spec in specs:
       metric_arguments.check(spec.metric, spec.options)
     report, notes = _measure(args, specs, inputs)
-    if args.plot:
-      plots.save(plots.sizes(report), args.plot)
     text = retention.render(report, args.format, args.digits, notes)
     with files.write_atomically(args.output) as out:
       out.write(text + '\n')
+    # After the table, which is there even if it cannot be drawn.
+    if args.plot:
+      plots.save(plots.sizes(report), args.plot)
   except score.UsageError as error:
     print(f't5score retention: {error}', file=sys.stderr)
     return 2
@@ -273,13 +276,17 @@ def _measure(
   notes = [f'{os.cpu_count()} processors']
   if len(judged) < len(segments):
     notes.append(f'{len(segments) - len(judged)} records without a rating')
-  measured = [_timed(spec, judged, args) for spec in specs]
   by = args.by == 'language_pair'
+  groups = [(s.language_pair or '') if by else '' for s in judged]
+  keys = [_segment_key(s, n) for n, s in enumerate(judged)]
+  if args.bootstrap:
+    # Before the work rather than after it.
+    retention.check_drawn(groups, keys)
   report = retention.measure(
-    measured,
+    [_timed(spec, judged, args) for spec in specs],
     np.array([s.ratings[args.human] for s in judged]),
-    [(s.language_pair or '') if by else '' for s in judged],
-    [_segment_key(s, n) for n, s in enumerate(judged)],
+    groups,
+    keys,
     speed_against=args.speed_against,
     resamples=args.bootstrap,
     seed=args.seed,

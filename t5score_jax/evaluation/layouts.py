@@ -26,6 +26,25 @@ LAYOUTS = """
   any other TSV, CSV or JSONL      the columns that you name
 """.strip('\n')
 
+#: Their kinds.
+FOLDER, WMT, DA, MQM, MLQE, COLUMNS = (
+  'folder',
+  'wmt',
+  'da',
+  'mqm',
+  'mlqe',
+  'columns',
+)
+#: Each in words.
+WORDS = {
+  FOLDER: "mt-metrics-eval's folder",
+  WMT: "WMT's score file",
+  DA: 'official direct assessment',
+  MQM: 'a table of MQM errors',
+  MLQE: "MLQE-PE's table",
+  COLUMNS: 'a file of columns',
+}
+
 
 @dataclasses.dataclass(frozen=True)
 class Options:
@@ -113,33 +132,53 @@ def read(
         for name, column in values.items()
         if name in renamed
       },
+      others=tuple(name for name in values if name not in renamed),
     )
   ]
 
 
-def _read_special(path: str, options: Options) -> ScoreTable | None:
+def kind(path: str | os.PathLike[str]) -> str:
+  """Which layout a file or folder has: a key of `WORDS`.
+
+  Raises:
+    OSError: The header can't be read.
+  """
+  path = os.fspath(path)
+  if os.path.isdir(path):
+    return FOLDER
   name = os.path.basename(path).removesuffix('.gz')
   if re.search(r'\.(seg|sys)\.score$', name):
+    return WMT
+  if re.match(r'ad-(seg|sys)-scores-.*\.csv$', name):
+    return DA
+  if path == '-' or name.endswith(('.csv', '.jsonl')):
+    return COLUMNS
+  with files.open_text(path) as lines:
+    header = next(lines, '').split('\t')
+  if mqm.is_mqm_header(header):
+    return MQM
+  return MLQE if wmt_files.is_mlqe_header(header) else COLUMNS
+
+
+def _read_special(path: str, options: Options) -> ScoreTable | None:
+  found = kind(path)
+  if found == WMT:
     return wmt_files.read_wmt_scores(
       path,
       test_set=options.test_set,
       reference=options.reference,
       by_line=options.by_line,
     )
-  if re.match(r'ad-(seg|sys)-scores-.*\.csv$', name):
+  if found == DA:
     return wmt_files.read_wmt_da(path, options.language_pair)
-  if path == '-' or name.endswith(('.csv', '.jsonl')):
-    return None
-  with files.open_text(path) as lines:
-    header = next(lines, '').split('\t')
-  if mqm.is_mqm_header(header):
+  if found == MQM:
     return mqm.read_mqm(
       path,
       options.language_pair or '',
       weights=options.mqm_weights,
       by_line=options.by_line,
     )
-  if wmt_files.is_mlqe_header(header):
+  if found == MLQE:
     return wmt_files.read_mlqe_pe(path, options.language_pair)
   return None
 

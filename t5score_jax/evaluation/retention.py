@@ -149,6 +149,7 @@ def measure(
   notes = _constants({'human ratings': human, **scores}, places)
   draws = None
   if resamples:
+    check_drawn(groups, segments)
     draws = _draws(human, scores, places, segments, resamples, seed)
   rows = []
   for metric in metrics:
@@ -173,6 +174,24 @@ def measure(
     )
   counts = {c: len(places[c]) for c in columns}
   return Report(rows, columns, counts, against.name, resamples, seed, notes)
+
+
+def check_drawn(groups: Sequence[str], segments: Sequence[Hashable]) -> None:
+  """Raises ValueError where a language pair has too little to be resampled.
+
+  Args:
+    groups: the language pair of each judged pair, N of them.
+    segments: the segment of each, N of them.
+  """
+  found: dict[str, set[Hashable]] = {}
+  for group, segment in zip(groups, segments, strict=True):
+    found.setdefault(group, set()).add(segment)
+  for group, drawn in found.items():
+    if len(drawn) < 2:
+      raise ValueError(
+        f'{f"{group}: " if group else ""}one rated segment only, and intervals '
+        'need two: leave it out, or ask for none (--bootstrap 0)'
+      )
 
 
 def _correlations(

@@ -41,6 +41,7 @@ class ScoreTable:
     lines: The line each row stands on.
     values: Float64 [rows] by column, NaN where the cell is empty.
     notes: What of the file was not used, and why, one sentence each.
+    others: Columns that the file has and nobody asked for.
   """
 
   path: str
@@ -49,6 +50,7 @@ class ScoreTable:
   lines: np.ndarray
   values: dict[str, np.ndarray]
   notes: tuple[str, ...] = ()
+  others: tuple[str, ...] = ()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -173,10 +175,11 @@ def read_table(
   rows: list[tuple[str, str, str]] = []
   lines: list[int] = []
   values: dict[str, list[float]] = {}
-  others = 0
+  others: tuple[str, ...] = ()
+  skipped = 0
   for number, row in _rows(path, quoting):
     if where and not _chosen(row, where, path, number):
-      others += 1
+      skipped += 1
       continue
     if names is None:
       for key in KEYS:
@@ -190,6 +193,8 @@ def read_table(
         if columns.get(name, name) in row
       }
       values = {name: [] for name in names}
+      known = {*keys.values(), *names.values()}
+      others = tuple(column for column in row if column not in known)
     rows.append(_key(row, keys, path, number))
     lines.append(number)
     for name, column in names.items():
@@ -203,9 +208,9 @@ def read_table(
       values[name].append(_number(row[column], path, number, column))
   if not rows:
     raise files.RecordError(
-      f'none of the {others} rows has '
+      f'none of the {skipped} rows has '
       + ', '.join(f'{name}={value}' for name, value in (where or {}).items())
-      if others
+      if skipped
       else 'the file has no rows',
       path=path,
     )
@@ -215,7 +220,8 @@ def read_table(
     rows,
     np.array(lines),
     {name: np.array(column) for name, column in values.items()},
-    (f'{path}: {others} rows not chosen (--where)',) if others else (),
+    (f'{path}: {skipped} rows not chosen (--where)',) if skipped else (),
+    others,
   )
 
 
@@ -290,9 +296,10 @@ def join(
   asked = (*([human] if human is not None else []), *metrics)
   for name in asked:
     if name not in there:
+      others = {column for table in parts for column in table.others}
       raise files.RecordError(
-        f'no file has a column {name!r}; they have '
-        + (', '.join(sorted(there)) or 'none of those asked for')
+        f'no file has a column {name!r};'
+        + tables.suggest(name, sorted(there | others))
       )
   if pooled:
     parts = [dataclasses.replace(t, rows=_pool(t.rows)) for t in parts]

@@ -101,7 +101,11 @@ def render_curve(
   digits: int = 4,
   notes: Sequence[str] = (),
 ) -> str:
-  """One row a metric, one column a number of best systems."""
+  """One row a metric, one column a number of best systems.
+
+  What the numbers are over stands above them: the mean over language pairs, or
+  the one that there is.
+  """
   check_style(style)
   said = list(
     dict.fromkeys([*notes, *(n for r in curve.reports for n in r.notes)])
@@ -121,7 +125,15 @@ def render_curve(
     [metric, *(f'{v:.{digits}f}' for v in curve.values(metric))]
     for metric in curve.metrics
   ]
-  return assemble([lay_out([head, *rows], style)], said)
+  column, first = curve.column, curve.metrics[0]
+  cells = [report.cells[first, column] for report in curve.reports]
+  rows.append(['n', *(str(cell.count) for cell in cells)])
+  blocks = [lay_out([head, *rows], style)]
+  if column:
+    over = f'{column}: mean over language pairs (n of them)'
+    mean = any(len(report.columns) > 1 for report in curve.reports)
+    blocks.insert(0, over if mean else column)
+  return assemble(blocks, said)
 
 
 def render_values(
