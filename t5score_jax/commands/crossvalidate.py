@@ -46,9 +46,8 @@ each distinct text once, for all folds; with FINE_TUNE_EPOCHS above 0 the whole
 network is trained afterwards (runs/comes_fine_tune.gin).
 
 WORK keeps everything: the texts, and for each fold its arrays, its runs and
-fold_K/model, an estimator for `t5score score -m comes --option
-model=WORK/fold_K/model`. The same command, given again, goes on where it was
-stopped.
+fold_K/model, an estimator for `t5score score --metric comes -m
+WORK/fold_K/model`. The same command, given again, goes on where it was stopped.
 
 Writes a line for each output of a system: ids, the mean of each rating, the
 prediction `predicted_NAME`, and the fold whose model it was. Prints Kendall's
