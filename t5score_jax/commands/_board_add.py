@@ -6,14 +6,13 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from t5score_jax.commands import _board_parser
+from t5score_jax.commands import _board_parser, _usage
 
 _GENERATOR = """
 Adds a generator. FILE is JSONL (an id and a text in each line: `id`,
 `hypothesis`) or plain text, one output a line in the order of the inputs. Every
 metric that can be run scores it; scores by metrics that came as tables are
-given with
---scores. Then the ensemble and the analyses are renewed.
+given with --scores. Then the ensemble and the analyses are renewed.
 """
 
 _GENERATOR_EXAMPLES = """
@@ -45,7 +44,8 @@ examples:
   t5score board add-metric mine.db --library chrf
   t5score board add-metric mine.db --library t5score --option model=my_run/
   t5score board add-metric mine.db --scores comet.tsv --name COMET
-  t5score board add-metric mine.db --command metric.py --name mine --several own
+  t5score board add-metric mine.db --command metric.py --name mine \\
+      --several own
 """
 
 _HUMAN = """
@@ -58,6 +58,13 @@ examples:
   t5score board add-human mine.db mqm.tsv --column mqm
   t5score board add-human mine.db da.tsv --name da --choose
 """
+
+# What belongs to one way of adding a metric.
+_OF_WAYS = {
+  'library': ('option',),
+  'scores': ('column',),
+  'command': ('referenceless', 'several', 'limit', 'no_isolation'),
+}
 
 
 def add_subcommands(subparsers: Any) -> None:
@@ -109,9 +116,8 @@ def add_subcommands(subparsers: Any) -> None:
   parser.add_argument(
     '--several',
     choices=('own', 'max', 'mean'),
-    default='max',
     help='with --command: it takes several references itself, or is run with'
-    ' each, and the greatest score or the mean counts (default: %(default)s)',
+    ' each, and the greatest score or the mean counts (default: max)',
   )
   parser.add_argument(
     '--limit',
@@ -175,18 +181,24 @@ def _add_generator(args: argparse.Namespace) -> None:
     value = submissions.add_generator(board, generator, args.file, args.scores)
     entry = next(g for g in value['generators'] if g['name'] == generator.name)
     place = 'not ranked' if entry['rank'] is None else f'rank {entry["rank"]}'
-    print(f'{generator.name}: {place} of {len(value["generators"])}')
+    _board_parser.say(
+      f'{generator.name}: {place} of {len(value["generators"])}'
+    )
     names = {m.id: m.name for m in board.metrics()}
     for (metric, key, _), message in board.failures().items():
       if any(
         g.id == key and g.name == generator.name for g in board.generators()
       ):
-        print(f'{names[metric]} failed: {message}')
+        _board_parser.say(f'{names[metric]} failed: {message}')
 
 
 def _add_metric(args: argparse.Namespace) -> None:
   from t5score_jax.leaderboard import entries, store, submissions
 
+  for way, names in _OF_WAYS.items():
+    if getattr(args, way) is None:
+      _usage.refuse(args, names, f'is for --{way}')
+  _usage.fill(args, {'several': 'max'})
   told = {
     'negated': args.negate,
     'description': args.description,
@@ -220,7 +232,7 @@ def _add_metric(args: argparse.Namespace) -> None:
       value = submissions.add_metric(board, metric, program)
   entry = next(m for m in value['metrics'] if m['name'] == metric.name)
   correlation = entry['correlation']
-  print(
+  _board_parser.say(
     f'{metric.name}: '
     + (
       'no correlation: there are no human ratings to compare with'
@@ -234,7 +246,7 @@ def _setting(text: str) -> tuple[str, Any]:
   """An option of a metric; numbers and true or false are read as such."""
   name, equals, value = text.partition('=')
   if not (name and equals):
-    raise ValueError(f'--option {text}: write NAME=VALUE')
+    raise _usage.UsageError(f'--option {text}: write NAME=VALUE')
   for kind in (int, float):
     try:
       return name, kind(value)
@@ -253,7 +265,7 @@ def _limit(text: str) -> tuple[str, float]:
     if name not in known or not 0 < number < 1e15:
       raise ValueError(text)
   except ValueError:
-    raise ValueError(
+    raise _usage.UsageError(
       f'--limit {text}: write NAME=VALUE, with one of {", ".join(known)} and a'
       ' number above 0'
     ) from None
@@ -267,7 +279,7 @@ def _add_human(args: argparse.Namespace) -> None:
     value = submissions.add_human(
       board, args.file, args.name, args.column, args.replace, args.choose
     )
-  print(
+  _board_parser.say(
     f'{value["board"]["rated"]} outputs have ratings'
     f' {value["board"]["human"]!r}; the best metric is {value["best"]}'
   )

@@ -6,6 +6,8 @@ import argparse
 from pathlib import Path
 from typing import Any
 
+from t5score_jax.commands import _board_parser, _usage
+
 _INIT = """
 Makes a board, in one of three ways:
 
@@ -22,6 +24,12 @@ Makes a board, in one of three ways:
                 metric-scores/), where --pair chooses a language pair.
 """
 
+_EXPORT = """
+Writes everything on a board as plain files into a new folder, in the layout of
+the original Billboards (a table of scores; texts as JSONL; all versions of the
+ensemble) or in that of WMT.
+"""
+
 _EXAMPLES = """
 examples:
   t5score board init zh-en.db --scores wmt20-zh-en.tsv.gz --human human
@@ -29,6 +37,15 @@ examples:
       --reference B=ref_B --task 'Chinese to English news'
   t5score board init wmt.db --folder wmt20 --pair en-de --human mqm
 """
+
+# What says nothing where a board is made in a way.
+_NOT_OF = {
+  'scores': ('reference', 'pair'),
+  'inputs': (
+    *('human', 'system', 'segment', 'ignore', 'negate', 'people', 'pair'),
+  ),
+  'folder': ('system', 'segment', 'ignore', 'reference'),
+}
 
 
 def add_subcommands(subparsers: Any) -> None:
@@ -52,7 +69,7 @@ def add_subcommands(subparsers: Any) -> None:
     ' that count',
   )
   parser.add_argument('--name', help="the board's name (default: the file's)")
-  parser.add_argument('--task', default='', help='what the generators do')
+  parser.add_argument('--task', help='what the generators do')
   parser.add_argument(
     '--system', metavar='COL', help='the column of systems (default: by name)'
   )
@@ -62,13 +79,11 @@ def add_subcommands(subparsers: Any) -> None:
   parser.add_argument(
     '--ignore',
     metavar='COL,...',
-    default='',
     help='columns to leave out, besides set_id',
   )
   parser.add_argument(
     '--negate',
     metavar='METRIC,...',
-    default='',
     help='metrics where lower is better: negated',
   )
   parser.add_argument(
@@ -92,9 +107,7 @@ def add_subcommands(subparsers: Any) -> None:
   parser = subparsers.add_parser(
     'export',
     help='write a board as plain files',
-    description='Writes everything on a board as plain files into a new'
-    ' folder, in the layout of the original Billboards (a table of scores;'
-    ' texts as JSONL; all versions of the ensemble) or in that of WMT.',
+    description=_EXPORT,
     epilog='example:\n  t5score board export zh-en.db zh-en/\n'
     '  t5score board export zh-en.db wmt/ --layout wmt --pair zh-en\n',
     formatter_class=argparse.RawDescriptionHelpFormatter,
@@ -110,7 +123,7 @@ def add_subcommands(subparsers: Any) -> None:
   parser.add_argument(
     '--pair',
     metavar='LP',
-    help="WMT's language pair (default: the board's name)",
+    help="with --layout wmt: WMT's language pair (default: the board's name)",
   )
   parser.set_defaults(run_subcommand=_export)
 
@@ -120,13 +133,17 @@ def _names(text: str) -> list[str]:
 
 
 def _init(args: argparse.Namespace) -> None:
-  from t5score_jax.leaderboard import layouts, store
+  from t5score_jax.leaderboard import entries, layouts, store
 
+  _check_way(args)
+  _usage.fill(args, {'task': '', 'ignore': '', 'negate': ''})
   people = args.people or layouts.HUMAN_PATTERN
+  with _usage.blamed():
+    entries.people_pattern(people)
   name = args.name or Path(args.board).stem
   if args.scores:
     if not args.human:
-      raise ValueError('--scores needs --human COL, the human rating')
+      raise _usage.UsageError('--scores needs --human COL, the human rating')
     layouts.read_and_import(
       args.board,
       args.scores,
@@ -161,22 +178,34 @@ def _init(args: argparse.Namespace) -> None:
       negate=_names(args.negate),
     )
   with store.Store(args.board) as board:
-    print(
+    _board_parser.say(
       f'{args.board}: {board.size()} examples, {len(board.generators())}'
       f' generators, {len(board.metrics())} metrics'
     )
 
 
+def _check_way(args: argparse.Namespace) -> None:
+  """Raises UsageError for options that are not of the way that was chosen."""
+  way = next(w for w in _NOT_OF if getattr(args, w) is not None)
+  _usage.refuse(args, _NOT_OF[way], f'is not for --{way}')
+  # An exported board says of itself what WMT's folders leave open.
+  if way == 'folder' and (Path(args.folder) / 'board.json').is_file():
+    names = ('task', 'people', 'negate', 'pair')
+    _usage.refuse(args, names, 'is not for the folder of an exported board')
+
+
 def _pair(text: str) -> tuple[str, str]:
   label, equals, column = text.partition('=')
   if not (label and equals and column):
-    raise ValueError(f'--reference {text}: write LABEL=COLUMN')
+    raise _usage.UsageError(f'--reference {text}: write LABEL=COLUMN')
   return label, column
 
 
 def _export(args: argparse.Namespace) -> None:
   from t5score_jax.leaderboard import folders, store
 
+  if args.layout != 'wmt':
+    _usage.refuse(args, ['pair'], 'is for --layout wmt')
   with store.Store(args.board) as board:
     folders.export(board, args.folder, args.layout, args.pair)
-  print(f'{args.folder}: written')
+  _board_parser.say(f'{args.folder}: written')

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import argparse
-import json
 from collections.abc import Sequence
 from typing import Any
 
-from t5score_jax.commands import _board_parser
+from t5score_jax.commands import _board_parser, _usage
 from t5score_jax.data import files
 
 _RANK = """
@@ -15,8 +14,9 @@ Ranks metrics by their correlation with human ratings, and generators by the
 metric that correlates best; fits the ensemble; says how much each metric
 overrates machines. The defaults are the paper's; each alternative that it
 discusses is an option (M.1 --direction, M.2 --statistic, --level,
---without-outliers, M.3
---references, --several). Intervals are 95%, from 1,000 draws of examples.
+--without-outliers, M.3 --references, --several). Intervals are 95%, from 1,000
+draws of examples. An ensemble that no version on the board is like is marked as
+not stored; its signature, version 0, is enough to compute it all the same.
 """
 
 _RANK_EXAMPLES = """
@@ -86,9 +86,12 @@ def add_subcommands(subparsers: Any) -> None:
     _ENSEMBLE,
     _ENSEMBLE_EXAMPLES,
   )
-  _board_parser.add_format(parser)
+  _board_parser.add_format(parser, None)
   parser.add_argument(
-    '--version', type=int, metavar='N', help='(default: the newest)'
+    '--version',
+    type=_usage.positive,
+    metavar='N',
+    help='(default: the newest)',
   )
   parser.add_argument(
     '--input', metavar='FILE', help='texts to score: TSV or JSONL'
@@ -99,7 +102,7 @@ def add_subcommands(subparsers: Any) -> None:
     help='TSV with a column of scores for each member',
   )
   parser.add_argument(
-    '-o', '--output', metavar='OUT', default='-', help='where scores go'
+    '-o', '--output', metavar='OUT', help='where scores go (default: -)'
   )
   parser.set_defaults(run_subcommand=_ensemble)
 
@@ -170,6 +173,8 @@ def _add_rule(parser: argparse.ArgumentParser) -> None:
 def _rank(args: argparse.Namespace) -> None:
   from t5score_jax.leaderboard import analysis, ranking, renewal, store
 
+  if args.format != 'json':
+    _usage.refuse(args, ['intervals'], 'is for --format json')
   request = analysis.Request(
     ranking.Rule(
       args.statistic, args.level, args.direction, not args.without_outliers
@@ -185,9 +190,9 @@ def _rank(args: argparse.Namespace) -> None:
       value = analysis.analyse(board, request)
   if args.format == 'json':
     document = renewal.rank_document(value, args.intervals, args.costs)
-    print(json.dumps(document, indent=2, ensure_ascii=False))
+    _board_parser.say_json(document)
   else:
-    print(_rank_tables(value, args.costs), end='')
+    _board_parser.say(_rank_tables(value, args.costs))
 
 
 def _number(value: float | None, digits: int = 4) -> str:
@@ -260,7 +265,7 @@ def _rank_tables(value: dict[str, Any], costs: bool) -> str:
   if fitted:
     lines += ['', *_ensemble_lines(fitted)]
   lines += [f'note: {note}' for note in value['notes']]
-  return '\n'.join(lines) + '\n'
+  return '\n'.join(lines)
 
 
 def _ensemble_lines(fitted: dict[str, Any]) -> list[str]:
@@ -268,8 +273,10 @@ def _ensemble_lines(fitted: dict[str, Any]) -> list[str]:
   without = ', '.join(
     f'without {n} {_number(v)}' for n, v in fitted['ablation'].items()
   )
+  version = fitted['version']
+  which = f'version {version}' if version else 'of this ranking, not stored'
   return [
-    f'ensemble version {fitted["version"]}: {terms} (standardised)',
+    f'ensemble {which}: {terms} (standardised)',
     f'leave-one-generator-out {_number(fitted["leave_one_out"])}; {without}',
     f'signature: {fitted["signature"]}',
   ]
@@ -291,6 +298,13 @@ def _table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
 def _ensemble(args: argparse.Namespace) -> None:
   from t5score_jax.leaderboard import renewal, store
 
+  if args.input and args.scores_table:
+    raise _usage.UsageError('give --input or --scores-table')
+  if args.input or args.scores_table:
+    _usage.refuse(args, ['format'], 'is not for scores, which are JSONL')
+  else:
+    _usage.refuse(args, ['output'], 'is for --input and --scores-table')
+  _usage.fill(args, {'format': 'table', 'output': '-'})
   files.check_not_input(args.output, [args.input, args.scores_table])
   with store.Store(args.board) as board:
     value = renewal.current(board)
@@ -334,28 +348,32 @@ def _ensemble(args: argparse.Namespace) -> None:
         for v in versions
       ],
     }
-    print(json.dumps(document, indent=2, ensure_ascii=False))
+    _board_parser.say_json(document)
     return
   if current:
-    print('\n'.join(_ensemble_lines(fitted)))
+    _board_parser.say('\n'.join(_ensemble_lines(fitted)))
   else:
-    print(f'ensemble version {number}\nsignature: {chosen.signature}')
-  print('\nversions:')
+    _board_parser.say(
+      f'ensemble version {number}\nsignature: {chosen.signature}'
+    )
+  _board_parser.say('\nversions:')
   for v in versions:
-    print(f'  {v.version}  {v.created}  {v.cause}')
+    _board_parser.say(f'  {v.version}  {v.created}  {v.cause}')
 
 
 def _overrating(args: argparse.Namespace) -> None:
   from t5score_jax.leaderboard import changes, renewal, store
 
+  if args.number_of_references:
+    _usage.refuse(args, ['role'], 'is not for --number-of-references')
+  name, _, rest = (args.set_role or '').partition('=')
+  people, _, references = rest.rpartition(':')
+  if args.set_role is not None and not (name and people and references):
+    raise _usage.UsageError(
+      f'--set-role {args.set_role}: write NAME=GENERATOR,...:REFERENCES'
+    )
   with store.Store(args.board) as board:
     if args.set_role:
-      name, _, rest = args.set_role.partition('=')
-      people, _, references = rest.rpartition(':')
-      if not (name and people and references):
-        raise ValueError(
-          f'--set-role {args.set_role}: write NAME=GENERATOR,...:REFERENCES'
-        )
       changes.set_role(board, name, people.split(','), references)
       from t5score_jax.leaderboard import submissions
 
@@ -373,7 +391,7 @@ def _overrating(args: argparse.Namespace) -> None:
     )
   chosen = {args.role: roles[args.role]} if args.role else roles
   if args.format == 'json':
-    print(json.dumps(chosen, indent=2, ensure_ascii=False))
+    _board_parser.say_json(chosen)
     return
   if not chosen:
     raise ValueError(f'{args.board}: no generator of human texts is rated')
@@ -382,13 +400,15 @@ def _overrating(args: argparse.Namespace) -> None:
       [str(fit['rows']), name, _beta(fit)]
       for name, fit in sorted(fits.items(), key=lambda item: item[1]['beta'])
     ]
-    print('\n'.join(_table(['outputs', f'role {role}', 'beta_0 90%'], rows)))
+    _board_parser.say(
+      '\n'.join(_table(['outputs', f'role {role}', 'beta_0 90%'], rows))
+    )
 
 
 def _references(value: dict[str, Any], format: str) -> None:
   found = value['references']
   if format == 'json':
-    print(json.dumps(found, indent=2, ensure_ascii=False))
+    _board_parser.say_json(found)
     return
   if not found:
     raise ValueError(
@@ -400,4 +420,6 @@ def _references(value: dict[str, Any], format: str) -> None:
     ['', name, *(_number(curve.get(str(n))) for n in sizes)]
     for name, curve in found.items()
   ]
-  print('\n'.join(_table(['', 'references', *map(str, sizes)], rows)))
+  _board_parser.say(
+    '\n'.join(_table(['', 'references', *map(str, sizes)], rows))
+  )

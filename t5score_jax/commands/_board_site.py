@@ -8,6 +8,8 @@ import sys
 import threading
 from typing import Any
 
+from t5score_jax.commands import _board_parser, _usage
+
 _SERVE = """
 Serves the board's pages, and takes submissions: by a form, and by the API that
 /openapi.json describes. Submissions need a token, by role: `generator` submits
@@ -15,6 +17,12 @@ generators, `metric` metrics as well, `admin` ratings as well. They become jobs,
 which a process of its own works off in order. Executables run isolated, or not
 at all (docs/billboards.md). The server speaks HTTP: put a proxy with TLS before
 it.
+"""
+
+_BUILD = """
+Writes the board as a static site into a new folder: tables to sort and filter,
+plots, downloads, the signature to copy. It needs no server and makes no request
+to other hosts.
 """
 
 _SERVE_EXAMPLES = """
@@ -31,9 +39,7 @@ def add_subcommands(subparsers: Any) -> None:
   parser = subparsers.add_parser(
     'build',
     help='write the board as a static site',
-    description='Writes the board as a static site into a new folder: tables'
-    ' to sort and filter, plots, downloads, the signature to copy. It needs no'
-    ' server and makes no request to other hosts.',
+    description=_BUILD,
     epilog='example:\n  t5score board build zh-en.db site/\n',
     formatter_class=argparse.RawDescriptionHelpFormatter,
   )
@@ -65,21 +71,21 @@ def add_subcommands(subparsers: Any) -> None:
   )
   parser.add_argument(
     '--upload-limit',
-    type=int,
+    type=_usage.positive,
     default=64,
     metavar='MIB',
     help='of one upload (default: %(default)s)',
   )
   parser.add_argument(
     '--quota',
-    type=int,
+    type=_usage.positive,
     default=1024,
     metavar='MIB',
     help='of all uploads that wait (default: %(default)s)',
   )
   parser.add_argument(
     '--rate',
-    type=int,
+    type=_usage.positive,
     default=20,
     metavar='N',
     help='submissions a minute, for each token and address (default:'
@@ -96,23 +102,29 @@ def _build(args: argparse.Namespace) -> None:
 
   with store.Store(args.board) as board:
     count = page.build(board, args.folder)
-  print(f'{args.folder}: {count} files; open {args.folder}/index.html')
+  _board_parser.say(
+    f'{args.folder}: {count} files; open {args.folder}/index.html'
+  )
 
 
 def _serve(args: argparse.Namespace) -> None:
   from t5score_jax.leaderboard import access, store
 
-  for name in ('upload_limit', 'quota', 'rate'):
-    if getattr(args, name) < 1:
-      raise ValueError(f'--{name.replace("_", "-")}: at least 1')
+  if args.new_token and args.revoke:
+    raise _usage.UsageError('give --new-token or --revoke')
+  name, _, role = (args.new_token or '').rpartition(':')
+  if args.new_token is not None and not (name and role in access.ROLES):
+    raise _usage.UsageError(
+      f'--new-token {args.new_token}: write NAME:ROLE; a role is one of '
+      + ', '.join(access.ROLES)
+    )
   if args.new_token or args.revoke:
     with store.Store(args.board) as board:
       if args.revoke:
         access.revoke(board, args.revoke)
-        print(f'the token {args.revoke} is no longer valid')
+        _board_parser.say(f'the token {args.revoke} is no longer valid')
       else:
-        name, _, role = args.new_token.rpartition(':')
-        print(access.new_token(board, name, role))
+        _board_parser.say(access.new_token(board, name, role))
     return
   _run_server(args)
 

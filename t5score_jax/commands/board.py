@@ -15,6 +15,7 @@ from t5score_jax.commands import (
   _board_init,
   _board_show,
   _board_site,
+  _usage,
 )
 from t5score_jax.data import files
 
@@ -83,7 +84,7 @@ def run(args: argparse.Namespace) -> int:
       file=sys.stderr,
     )
     return 1
-  except files.OverwriteError as error:
+  except (_usage.UsageError, files.OverwriteError) as error:
     print(f't5score board {args.subcommand}: {error}', file=sys.stderr)
     return 2
   except (ValueError, OSError) as error:

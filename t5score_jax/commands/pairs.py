@@ -40,7 +40,8 @@ _MADE_BY = {
   data_pairs.DENOISED: 'denoise',
   data_pairs.RECONSTRUCTIONS: 'reconstructions',
 }
-# Attributes of `Noise` that have an option.
+# Attributes of `Recipe` and `Noise` that have an option.
+_RECIPE = ('per_source', 'versions')
 _NOISE = ('mask_share', 'mean_span', 'random_share', 'mask_token')
 
 _DESCRIPTION = """
@@ -280,10 +281,8 @@ def _inputs(args: argparse.Namespace) -> _Inputs:
     _usage.refuse(args, noise, 'is for --denoise')
   if not args.input:
     _usage.refuse(args, ['per_source'], 'is for --input')
-  _usage.fill(args, {n: getattr(Noise(), n) for n in _NOISE})
-  _usage.fill(
-    args, {'versions': 1, 'per_source': data_pairs.Recipe().per_source}
-  )
+  _usage.fill(args, {n: getattr(Noise, n) for n in _NOISE})
+  _usage.fill(args, {n: getattr(data_pairs.Recipe, n) for n in _RECIPE})
   return found
 
 
@@ -320,10 +319,9 @@ def _recipe(args: argparse.Namespace) -> data_pairs.Recipe:
       raise UsageError(f'--share {text} is for --{made_by}')
   with _usage.blamed():
     return data_pairs.Recipe(
-      per_source=args.per_source,
       shares=shares,
       denoise_references=args.denoise == [],
-      versions=args.versions,
+      **{name: getattr(args, name) for name in _RECIPE},
       noise=Noise(
         **{name: getattr(args, name) for name in _NOISE},
         permute=not args.keep_sentences,

@@ -60,14 +60,15 @@ class _Fitted:
 
 
 def analyse(
-  store: Store, request: Request | None = None, version: int = 0
+  store: Store, request: Request | None = None, version: int | None = None
 ) -> dict[str, Any]:
   """All analyses of a board.
 
   Args:
     store: The board.
     request: What is asked; None for the paper's defaults.
-    version: The version number that the ensemble gets; 0 for the next one.
+    version: The version number that the ensemble gets; None for that of the
+      version on the board that is the same, or 0 where there is none.
 
   Returns:
     The value, JSON: `board`, `metrics` (ranked), `ensemble` (None where there
@@ -87,8 +88,9 @@ def analyse(
   if not request.rule.outliers:
     ratings = ranking.without_outliers(ratings)
   notes: list[str] = []
-  version = version or next_version(store)
-  fitted = _fit(found, ratings, board.name, version, notes)
+  fitted = _fit(found, ratings, board.name, version or 0, notes)
+  if fitted is not None and version is None:
+    fitted = dataclasses.replace(fitted, value=_kept(store, fitted.value))
   metrics = _metrics(found, ratings, fitted, request)
   best = _best(metrics)
   overrated = _overrating(store, found, fitted, request, notes)
@@ -115,6 +117,15 @@ def analyse(
     'references': references_effect(store, found),
     'notes': notes,
   }
+
+
+def _kept(store: Store, value: ensemble.Ensemble) -> ensemble.Ensemble:
+  """The newest version on the board that is the same; else the value."""
+  for version in reversed(store.versions()):
+    there = ensemble.Ensemble.from_json(version.ensemble)
+    if there.is_same(value):
+      return there
+  return value
 
 
 def next_version(store: Store) -> int:
@@ -156,8 +167,7 @@ def _fit(
   value = ensemble.Ensemble(
     board=name,
     version=version,
-    reference_set=found.reference_set
-    + ('' if found.several == 'own' else f':{found.several}'),
+    reference_set=_named_set(found),
     penalty=fit.penalty,
     intercept=fit.intercept,
     weights={n: float(fit.weights[i]) for n, i in at.items()},
@@ -171,6 +181,13 @@ def _fit(
     _held_out(fit, stacked, ratings),
     ensemble.ablation(moments, fit),
   )
+
+
+def _named_set(found: Data) -> str:
+  """The references, and how several of them make one score if they do."""
+  if found.several == 'own' or '+' not in found.reference_set:
+    return found.reference_set
+  return f'{found.reference_set}:{found.several}'
 
 
 def _held_out(
@@ -255,7 +272,9 @@ def _metrics(
 
 def _own_name(version: int, taken: Any) -> str:
   """The fitted ensemble's name; with a version where a column has it."""
-  return f'{ENSEMBLE} v{version}' if ENSEMBLE in taken else ENSEMBLE
+  if ENSEMBLE not in taken:
+    return ENSEMBLE
+  return f'{ENSEMBLE} v{version}' if version else f'{ENSEMBLE} (not stored)'
 
 
 def _kind(found: Data, name: str) -> str:

@@ -7,6 +7,7 @@ written. Not here: where scores come from (`submissions`).
 
 from __future__ import annotations
 
+import datetime
 import json
 import sqlite3
 from collections.abc import Iterable, Mapping, Sequence
@@ -106,7 +107,8 @@ def add_generator(
 
   Args:
     store: The board.
-    generator: The generator; its id and date are ignored.
+    generator: The generator; its id is ignored, and its date is now unless it
+      has one.
     outputs: Its K texts, if they are known.
 
   Returns:
@@ -132,7 +134,7 @@ def add_generator(
           generator.description,
           generator.seconds,
           generator.parameters,
-          now(),
+          _time(generator.submitted) if generator.submitted else now(),
           None if outputs is None else pack(list(outputs)),
         ),
       )
@@ -151,7 +153,8 @@ def add_metric(
 
   Args:
     store: The board.
-    metric: The metric; its id and date are ignored.
+    metric: The metric; its id is ignored, and its date is now unless it has
+      one.
     program: The executable of a metric of kind 'command'.
 
   Returns:
@@ -177,7 +180,7 @@ def add_metric(
           metric.signature,
           metric.seconds,
           metric.parameters,
-          now(),
+          _time(metric.submitted) if metric.submitted else now(),
         ),
       )
     except sqlite3.IntegrityError as error:
@@ -362,20 +365,42 @@ def add_version(
   cause: str,
   signature: str,
   ensemble: Mapping[str, Any],
+  created: str | None = None,
 ) -> None:
-  """Keeps a version of the ensemble, for good."""
+  """Keeps a version of the ensemble, for good.
+
+  Args:
+    store: The board.
+    version: Its number.
+    revision: Of the board, which it was fitted to.
+    cause: What had changed.
+    signature: Of the ensemble.
+    ensemble: What `Ensemble.to_json` gave.
+    created: When (ISO 8601), of one that was made elsewhere; None for now.
+
+  Raises:
+    BoardError: That is no time.
+  """
   with store.transaction():
     store.connection.execute(
       'INSERT INTO version VALUES (?, ?, ?, ?, ?, ?)',
       (
         version,
-        now(),
+        now() if created is None else _time(created),
         revision,
         cause,
         signature,
         json.dumps(dict(ensemble)),
       ),
     )
+
+
+def _time(text: str) -> str:
+  try:
+    datetime.datetime.fromisoformat(text)
+  except (TypeError, ValueError) as error:
+    raise BoardError(f'{str(text)[:60]!r} is no time (ISO 8601)') from error
+  return text
 
 
 def set_snapshot(

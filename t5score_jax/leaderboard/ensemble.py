@@ -38,7 +38,8 @@ class Ensemble:
 
   Attributes:
     board: The board's name.
-    version: The version on that board, from 1.
+    version: The version on that board, from 1; 0 where the board keeps none
+      like it.
     reference_set: The references that its inputs were computed with.
     penalty: lambda, in the form of scikit-learn: the objective is the mean
       squared error over 2, plus lambda times the sum of absolute weights of
@@ -93,6 +94,21 @@ class Ensemble:
     for name, weight in self.weights.items():
       total = total + weight * np.asarray(scores[name], dtype=np.float64)
     return np.asarray(total)
+
+  def is_same(self, other: Ensemble) -> bool:
+    """Whether both give the same scores, whatever the version and the board.
+
+    Weights are compared up to rounding, which differs between machines.
+    """
+    ours = [self.intercept, self.penalty or 0.0, *self.weights.values()]
+    theirs = [other.intercept, other.penalty or 0.0, *other.weights.values()]
+    return (
+      self.reference_set == other.reference_set
+      and self.inputs == other.inputs
+      and list(self.weights) == list(other.weights)
+      and (self.penalty is None) == (other.penalty is None)
+      and np.allclose(ours, theirs, rtol=1e-9, atol=0.0)
+    )
 
   def to_json(self) -> dict[str, Any]:
     """As JSON; `from_json` gives it back."""

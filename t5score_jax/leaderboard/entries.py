@@ -8,6 +8,7 @@ from __future__ import annotations
 import dataclasses
 import datetime
 import json
+import re
 import zlib
 from collections.abc import Mapping
 from typing import Any
@@ -117,6 +118,20 @@ def now() -> str:
   return datetime.datetime.now(datetime.timezone.utc).isoformat(
     timespec='seconds'
   )
+
+
+def people_pattern(text: str) -> re.Pattern[str]:
+  """The regular expression of the names of systems that are people.
+
+  Raises:
+    BoardError: The text is none.
+  """
+  try:
+    return re.compile(text)
+  except re.error as error:
+    raise BoardError(
+      f'{text!r} is not a regular expression: {error}'
+    ) from error
 
 
 def check_name(name: str, what: str) -> str:

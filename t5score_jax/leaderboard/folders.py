@@ -275,7 +275,8 @@ def import_folder(
         f'{folder} is no exported board: it has neither board.json nor'
         ' system-outputs/'
       )
-    renewal.renew(store, f'imported from the folder {source.name}')
+    if renewal.keep_version(store) is None:
+      renewal.renew(store, f'imported from the folder {source.name}')
 
 
 def _read(
@@ -355,6 +356,7 @@ def _fill(
         entry['cause'],
         value.signature(),
         value.to_json(),
+        entry['created'],
       )
 
 

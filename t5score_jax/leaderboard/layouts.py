@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import re
 import secrets
 import string
 from collections.abc import Iterator, Mapping, Sequence
@@ -30,6 +29,7 @@ from t5score_jax.leaderboard.entries import (
   BoardError,
   Generator,
   Metric,
+  people_pattern,
 )
 from t5score_jax.leaderboard.score_table import ScoreTable
 from t5score_jax.leaderboard.store import Store
@@ -198,11 +198,12 @@ def import_table(
   if np.isnan(ratings).all():
     raise BoardError(f'the column {human!r} has no value at all')
   names = [c for c in table.columns if c != human]
+  pattern = people_pattern(people)
   with store.transaction():
     changes.initialise(store, name, task, table.ids, human=human)
     generators = [
       changes.add_generator(
-        store, Generator(s, human=re.match(people, s) is not None)
+        store, Generator(s, human=pattern.match(s) is not None)
       )
       for s in table.systems
     ]

@@ -15,6 +15,24 @@ from t5score_jax.leaderboard.entries import BoardError
 from t5score_jax.leaderboard.store import Store
 
 
+def keep_version(store: Store) -> dict[str, Any] | None:
+  """Analyses a board whose newest version is of its data, as imported ones are.
+
+  Returns:
+    The value that `analyse` gives, which is kept; None where the newest version
+    is of other data, or there is none: then the board is to be renewed.
+  """
+  versions = store.versions()
+  if not versions:
+    return None
+  value = analyse(store)
+  newest, fitted = versions[-1].version, value['ensemble']
+  if fitted is None or fitted['version'] != newest:
+    return None
+  changes.set_snapshot(store, store.board().revision, newest, value)
+  return value
+
+
 def renew(store: Store, cause: str) -> dict[str, Any]:
   """Analyses the board as it is now, and keeps that as a new version.
 

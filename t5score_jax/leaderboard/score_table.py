@@ -17,7 +17,7 @@ from typing import IO, Any
 import numpy as np
 import pandas as pd
 
-from t5score_jax.data import files
+from t5score_jax.data import files, tables
 from t5score_jax.data.files import RecordError
 
 #: What the columns of ids may be called, in order of preference.
@@ -72,6 +72,13 @@ def read(
   header = _header(path)
   system = _pick(header, system, SYSTEM_COLUMNS, 'systems', path)
   segment = _pick(header, segment, SEGMENT_COLUMNS, 'examples', path)
+  for name in ignore:
+    if name not in header and name not in IGNORED:
+      raise RecordError(
+        f'no column {name!r} to leave out;' + tables.suggest(name, header),
+        path=path,
+        line=1,
+      )
   names = [c for c in header if c not in (system, segment, *ignore)]
   if not names:
     raise RecordError('no columns of scores', path=path, line=1)

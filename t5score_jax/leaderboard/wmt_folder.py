@@ -22,13 +22,14 @@ from pathlib import Path
 
 import numpy as np
 
-from t5score_jax.data import files
+from t5score_jax.data import files, tables
 from t5score_jax.leaderboard import changes, ranking
 from t5score_jax.leaderboard.entries import (
   GIVEN,
   BoardError,
   Generator,
   Metric,
+  people_pattern,
 )
 from t5score_jax.leaderboard.store import Store
 
@@ -122,9 +123,11 @@ def read(
     negate: Metrics where lower is better.
 
   Raises:
-    BoardError: The pair is missing or not clear.
+    BoardError: The pair is missing or not clear, a metric to be negated is
+      missing, or the expression is none.
     files.RecordError: A file has another number of lines than segments.
   """
+  pattern = people_pattern(people)
   pairs = sorted(p.name for p in (folder / 'system-outputs').iterdir())
   if pair is None and len(pairs) != 1:
     raise BoardError(f'choose a language pair: {", ".join(pairs)}')
@@ -159,7 +162,7 @@ def read(
     generators = {
       system: changes.add_generator(
         store,
-        Generator(system, human=re.match(people, system) is not None),
+        Generator(system, human=pattern.match(system) is not None),
         texts,
       )
       for system, texts in outputs.items()
@@ -170,6 +173,12 @@ def read(
     if human is not None:
       changes.set_human(store, human)
     _read_metrics(store, folder / 'metric-scores' / pair, generators, negate)
+    known = [metric.name for metric in store.metrics()]
+    for metric in negate:
+      if metric not in known:
+        raise BoardError(
+          f'no metric {metric!r} to negate;' + tables.suggest(metric, known)
+        )
 
 
 def _read_metrics(
