@@ -244,7 +244,7 @@ def test_a_file_that_an_option_names_is_part_of_the_identity(
     (['--shard', 'x'], 2, 'I/N'),
     (['--rating', ''], 2, '--rating is empty'),
     (['--rating', 'origin'], 2, 'such a column'),
-    (['--option', 'bta=1'], 2, "did you mean 'beta'"),
+    (['--option', 'bta=1'], 2, "id you mean 'beta'"),
     (['--option', 'beta'], 2, 'NAME=VALUE'),
   ],
 )

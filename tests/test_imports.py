@@ -74,7 +74,7 @@ LEVELS: dict[int, list[str]] = {
     ' evaluation.mqm evaluation.mtme_files evaluation.layouts evaluation.parts'
     ' evaluation.agreement evaluation.tables evaluation.wmt20'
     ' evaluation.wmt20_tables evaluation.system_tests evaluation.system_tables'
-    ' evaluation.retention evaluation.plots',
+    ' evaluation.plot_labels evaluation.retention evaluation.plots',
     'leaderboard.sandbox_child leaderboard.sandbox leaderboard.data'
     ' leaderboard.analysis leaderboard.renewal leaderboard.layouts'
     ' leaderboard.wmt_folder leaderboard.folders leaderboard.runs'

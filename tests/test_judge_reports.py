@@ -11,6 +11,7 @@ from t5score_jax.evaluation import (
   clusters,
   darr,
   parts,
+  plot_labels,
   plots,
   questions,
   tables,
@@ -366,6 +367,31 @@ def test_pictures_are_drawn(tmp_path):
     plots.scatter([panel] * 13, 'human', 'Scatter')
 
 
+def test_numbers_stand_at_the_bars_ends():
+  rng = np.random.default_rng(0)
+  human = rng.normal(size=(3, 40))
+  metrics = {'good': human + 0.3 * rng.normal(size=human.shape)}
+  metrics['bad'] = -metrics['good']
+  g = score_files.ScoreGrid(
+    'zh-en', tuple('ABC'), tuple(map(str, range(40))), human, metrics
+  )
+  for resamples in (0, 30):
+    report = ask([g], resamples=resamples)
+    (ax,) = plots.bars(report, 'Agreement').axes
+    sides = {
+      text.get_text()[0]: (text.xy[0], text.get_horizontalalignment())
+      for text in ax.texts
+    }
+    low, high = ax.get_xlim()
+    bad, good = (report.cells[m, 'zh-en'] for m in ('bad', 'good'))
+    end, side = sides['-']
+    assert side == 'right' and low < end <= bad.value
+    end, side = sides['.']
+    assert side == 'left' and good.value <= end < high
+    # Room for a number on either side.
+    assert low < bad.value - 0.2 and high > good.value + 0.2
+
+
 def test_names_in_a_scatter_plot_keep_apart():
   rng = np.random.default_rng(0)
   panel = plots.Panel(
@@ -381,7 +407,7 @@ def test_names_in_a_scatter_plot_keep_apart():
       x, y = text.get_position()
       boxes.append((x, y - 0.017, x + 0.0165 * 8, y + 0.017))
   shared = [
-    plots._overlap(a, b) for k, a in enumerate(boxes) for b in boxes[:k]
+    plot_labels.overlap(a, b) for k, a in enumerate(boxes) for b in boxes[:k]
   ]
   assert len(boxes) == 8 and sum(shared) < 1e-3
 

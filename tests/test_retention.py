@@ -1,16 +1,19 @@
 """`t5score retention`: the numbers against NumPy, the table, the command."""
 
+import itertools
 import json
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from t5score_jax import cli
 from t5score_jax.commands import _metric_arguments
 from t5score_jax.commands import retention as command
 from t5score_jax.data import records
 from t5score_jax.data.records import Segment
-from t5score_jax.evaluation import plots, retention
+from t5score_jax.evaluation import plot_labels, plots, retention
 from t5score_jax.metrics import base
 
 
@@ -133,6 +136,58 @@ def test_a_teacher_that_agrees_with_nobody_has_nothing_to_keep():
   )
   with pytest.raises(ValueError, match='nothing to draw'):
     plots.sizes(report)
+
+
+@given(
+  st.lists(st.floats(0, 1), min_size=1, max_size=12).map(sorted),
+  st.floats(0.01, 0.2),
+)
+def test_names_of_lines_are_spread(places, gap):
+  places = np.array(places)
+  moved = plot_labels.spread(places, gap)
+  assert (np.diff(moved) >= gap - 1e-9).all()
+  # As a whole they stay where they were; those that were apart do not move.
+  np.testing.assert_allclose(moved.mean(), places.mean(), atol=1e-9)
+  if (np.diff(places) >= gap).all():
+    np.testing.assert_allclose(moved, places, atol=1e-9)
+
+
+def test_names_in_the_picture_cover_nothing():
+  pytest.importorskip('matplotlib')
+  from matplotlib.text import Text
+
+  rng = np.random.default_rng(0)
+  human = rng.normal(size=300)
+  noisy = [
+    retention.Measured(
+      name, role, human + noise * rng.normal(size=300), 1.0, 1.0, size, 's'
+    )
+    for name, role, noise, size in (
+      ('teacher', 'teacher', 1.0, 10**8),
+      ('near', 'beside', 1.02, 10**8),
+      ('small', 'student', 1.1, 10**7),
+      ('tiny', 'student', 1.5, 10**6),
+    )
+  ]
+  words = human + 2 * rng.normal(size=300)
+  noisy += [
+    retention.Measured(name, 'beside', words, 1.0, 1.0, None, 's')
+    for name in ('chrf', 'chrf++', 'bleu')
+  ]
+  figure = plots.sizes(
+    retention.measure(noisy, human, ['a'] * 300, range(300), resamples=50)
+  )
+  figure.canvas.draw()
+  (ax,) = figure.axes
+  # Of the text alone, without what leads to it.
+  drawn = {t.get_text(): Text.get_window_extent(t) for t in ax.texts}
+  assert set(drawn) == {m.name for m in noisy}
+  for one, other in itertools.combinations(drawn, 2):
+    assert not drawn[one].overlaps(drawn[other]), (one, other)
+  # The teacher's line.
+  height = ax.transData.transform((10**7, 100))[1]
+  for name in ('teacher', 'near', 'small', 'tiny'):
+    assert not drawn[name].y0 < height < drawn[name].y1, name
 
 
 def test_picture_shows_sizes(tmp_path):
@@ -260,7 +315,7 @@ def test_all_records_as_one_and_a_file(judged, tmp_path, capsys):
     (['--teacher', ''], 2, '[NAME=]METRIC'),
     (['--teacher', 'length:'], 2, '[NAME=]METRIC'),
     (['--teacher', 'length:x'], 2, "'x' is not OPTION=VALUE"),
-    (['--teacher', 'chrf:bta=1'], 2, "did you mean 'beta'"),
+    (['--teacher', 'chrf:bta=1'], 2, "id you mean 'beta'"),
     (['--teacher', 'chrf', '--students', 'chrf'], 2, "are called 'chrf'"),
     (['--teacher', 'chrf', '--speed-against', 'x'], 2, 'there are chrf'),
     (['--teacher', 'chrf', '--plot', 'x.gif'], 2, 'PNG or SVG'),

@@ -7,6 +7,7 @@ when a picture is drawn: it is in the extra `plot`.
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import math
 import os
 from collections.abc import Sequence
@@ -15,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from t5score_jax.data import files
-from t5score_jax.evaluation import retention
+from t5score_jax.evaluation import plot_labels, retention
 from t5score_jax.evaluation.agreement import Curve, Report
 
 KINDS = ('scatter', 'bars', 'curves')
@@ -32,9 +33,7 @@ COLOURS = (
   '#000000',
 )
 _MARKERS = 'osD^vPX'
-_GREY = '#5f6670'
-# Left, bottom, right, top.
-_Box = tuple[float, float, float, float]
+_GREY = plot_labels.GREY
 
 
 @dataclasses.dataclass(frozen=True)
@@ -167,51 +166,8 @@ def _draw_points(ax: Any, panel: Panel) -> None:
 
 
 def _write_names(ax: Any, panel: Panel) -> None:
-  # In fractions of the axes: each name takes the place beside its point, of
-  # several, that covers least of other names and points.
-  (left, right), (bottom, top) = ax.get_xlim(), ax.get_ylim()
-  x = (panel.human - left) / (right - left)
-  y = (panel.metric - bottom) / (top - bottom)
-  boxes: list[_Box] = [
-    (a - 0.012, b - 0.012, a + 0.012, b + 0.012)
-    for a, b in zip(x.tolist(), y.tolist(), strict=True)
-  ]
-  for a, b, name in zip(x.tolist(), y.tolist(), panel.names, strict=True):
-    width, height = 0.0165 * len(name), 0.034
-    places = [
-      (a + dx * width + 0.02 * (dx + 0.5) * 2, b + dy * 0.04)
-      for dy in (0, 1, -1, 2, -2, 3, -3)
-      for dx in ((0, -1) if dy == 0 else (-0.5, 0, -1))
-    ]
-    taken = [(c, d - height / 2, c + width, d + height / 2) for c, d in places]
-    cost = [
-      sum(_overlap(box, other) for other in boxes)
-      + 2 * _overlap_outside(box)
-      + 1e-6 * order
-      for order, box in enumerate(taken)
-    ]
-    best = int(np.argmin(cost))
-    boxes.append(taken[best])
-    ax.text(
-      *places[best],
-      name,
-      transform=ax.transAxes,
-      fontsize=6.5,
-      color=_GREY,
-      va='center',
-    )
-
-
-def _overlap(one: _Box, other: _Box) -> float:
-  # The area that two boxes (left, bottom, right, top) share.
-  width = min(one[2], other[2]) - max(one[0], other[0])
-  height = min(one[3], other[3]) - max(one[1], other[1])
-  return max(width, 0.0) * max(height, 0.0)
-
-
-def _overlap_outside(box: _Box) -> float:
-  area = (box[2] - box[0]) * (box[3] - box[1])
-  return area - _overlap(box, (0.0, 0.0, 1.0, 1.0))
+  points = plot_labels.fractions(ax, panel.human, panel.metric)
+  plot_labels.put_names(ax, points, panel.names, [], 6.5, (0.0165, 0.034))
 
 
 def bars(report: Report, title: str, ylabel: str = '') -> Any:
@@ -249,10 +205,14 @@ def bars(report: Report, title: str, ylabel: str = '') -> Any:
   shown = [report.cells[name, c] for name in order for c in columns]
   ends = [e for c in shown for e in (0.0, c.value, c.low, c.high)]
   low, high = (f(e for e in ends if e is not None) for f in (min, max))
-  # One scale for all panels; room for the numbers on the right.
+  # One scale for all panels; room for the numbers at the bars' ends.
   room = 0.22 * ((high - low) or 1.0)
+  below = any(c.value < 0 for c in shown)
   for ax in axes.flat:
-    ax.set_xlim(low - (0.1 * room if low < 0 else 0), high + room)
+    ax.locator_params(axis='x', nbins=5)
+    ax.set_xlim(
+      low - (room if below else 0.1 * room if low < 0 else 0), high + room
+    )
   for ax in axes.flat[len(columns) :]:
     ax.set_visible(False)
   figure.suptitle(title, fontsize=11)
@@ -275,15 +235,18 @@ def _draw_intervals(ax: Any, places: np.ndarray, cells: Sequence[Any]) -> None:
       capsize=2.5,
     )
   for place, cell in zip(places, cells, strict=True):
-    end = max(cell.value, cell.high if cell.high is not None else cell.value, 0)
+    # Beyond the bar's end and that of its interval.
+    ends = (cell.value, *(e for e in (cell.low, cell.high) if e is not None))
+    negative = cell.value < 0
     label = f'{cell.value:.3f}'.replace('0.', '.', 1) + cell.mark
     ax.annotate(
       label,
-      (end, place),
-      (3, 0),
+      (min(ends) if negative else max(*ends, 0), place),
+      (-3 if negative else 3, 0),
       textcoords='offset points',
       fontsize=7.5,
       va='center',
+      ha='right' if negative else 'left',
       color=_GREY,
     )
 
@@ -358,25 +321,89 @@ def sizes(report: retention.Report) -> Any:
   )
   if students:
     ax.plot(*zip(*students, strict=True), color=COLOURS[1], linewidth=1.2)
-  for row in rows:
-    if not row.measured.parameters:
-      ax.axhline(100 * row.kept, color=_GREY, linestyle=':', linewidth=1.1)
-      ax.annotate(
-        row.measured.name,
-        (1.0, 100 * row.kept),
-        (3, 0),
-        xycoords=('axes fraction', 'data'),
-        textcoords='offset points',
-        fontsize=8,
-        va='center',
-        color=_GREY,
-      )
+  lines = sorted(
+    (100 * row.kept, row.measured.name)
+    for row in rows
+    if not row.measured.parameters
+  )
+  for height, _ in lines:
+    ax.axhline(height, color=_GREY, linestyle=':', linewidth=1.1)
   ax.margins(x=0.2, y=0.15)
+  _name_lines(ax, lines)
+  _name_sizes(ax, sized, [100.0, *(height for height, _ in lines)], students)
   ax.set_xlabel('parameters', fontsize=9)
   ax.set_ylabel("% of the teacher's Pearson with people", fontsize=9)
-  ax.set_title('What is kept of the teacher', fontsize=11, loc='left')
-  ax.legend(fontsize=8, frameon=False, loc='best')
+  ax.set_title('What is kept of the teacher', fontsize=11, loc='left', pad=22)
+  ax.legend(
+    fontsize=8,
+    frameon=False,
+    loc='lower left',
+    bbox_to_anchor=(0.0, 1.0),
+    borderaxespad=0.1,
+    ncols=len(retention.ROLES),
+  )
   return figure
+
+
+def _name_lines(ax: Any, lines: Sequence[tuple[float, str]]) -> None:
+  # Right of the axes, in order, each as near to its line as the others let it.
+  if not lines:
+    return
+  heights = plot_labels.fractions(
+    ax, [1.0] * len(lines), [height for height, _ in lines]
+  )
+  for (_, name), height, place in zip(
+    lines, heights[:, 1], plot_labels.spread(heights[:, 1], 0.045), strict=True
+  ):
+    ax.annotate(
+      name,
+      (1.0, height),
+      (1.03, place),
+      xycoords='axes fraction',
+      textcoords='axes fraction',
+      fontsize=8,
+      va='center',
+      color=_GREY,
+      arrowprops={
+        'arrowstyle': '-',
+        'color': _GREY,
+        'linewidth': 0.6,
+        'shrinkA': 0,
+        'shrinkB': 0,
+      },
+    )
+
+
+def _name_sizes(
+  ax: Any,
+  rows: Sequence[retention.Row],
+  lines: Sequence[float],
+  students: Sequence[tuple[float, float]],
+) -> None:
+  # Beside the points, off the lines, the intervals and the students' line.
+  def at(values: Sequence[tuple[float, float]]) -> list[list[float]]:
+    return plot_labels.fractions(ax, *zip(*values, strict=True)).tolist()
+
+  x = float(rows[0].measured.parameters or 1)
+  obstacles: list[plot_labels.Box] = [
+    (0.0, b - 0.008, 1.0, b + 0.008) for _, b in at([(x, h) for h in lines])
+  ]
+  for row in rows:
+    low, high = row.interval or (row.kept, row.kept)
+    size = float(row.measured.parameters or 1)
+    (a, bottom), (_, top) = at([(size, 100 * low), (size, 100 * high)])
+    obstacles.append((a - 0.008, bottom, a + 0.008, top))
+  if len(students) > 1:
+    corners = np.array(at(students))
+    for first, second in itertools.pairwise(corners):
+      for share in np.linspace(0, 1, 40):
+        a, b = (first + share * (second - first)).tolist()
+        obstacles.append((a - 0.004, b - 0.004, a + 0.004, b + 0.004))
+  places = [(float(r.measured.parameters or 1), 100 * r.kept) for r in rows]
+  names = [row.measured.name for row in rows]
+  plot_labels.put_names(
+    ax, np.array(at(places)), names, obstacles, 8, (0.0135, 0.042)
+  )
 
 
 def _scale_to_counts(ax: Any) -> None:
@@ -413,12 +440,3 @@ def _draw_sizes(
     capsize=2.5,
     label=role,
   )
-  for row, place in zip(rows, zip(x, y, strict=True), strict=True):
-    ax.annotate(
-      row.measured.name,
-      place,
-      (6, 4),
-      textcoords='offset points',
-      fontsize=8,
-      color=_GREY,
-    )

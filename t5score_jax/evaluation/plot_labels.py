@@ -1,0 +1,99 @@
+"""Where the names of a picture's points and lines are written.
+
+Beside what they name, and off each other and everything else. All places are
+fractions of the axes. Not here: what the pictures show (`plots`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from scipy import optimize
+
+GREY = '#5f6670'
+# Left, bottom, right, top.
+Box = tuple[float, float, float, float]
+
+
+def fractions(ax: Any, x: Sequence[float], y: Sequence[float]) -> np.ndarray:
+  """Points of the data as fractions of the axes, [P, 2], as limits are now."""
+  ax.get_xlim(), ax.get_ylim()  # What was drawn last may not have moved them.
+  drawn = ax.transData.transform(np.column_stack([x, y]).astype(float))
+  return np.asarray(ax.transAxes.inverted().transform(drawn))
+
+
+def put_names(
+  ax: Any,
+  points: np.ndarray,
+  names: Sequence[str],
+  obstacles: Sequence[Box],
+  size: float,
+  letter: tuple[float, float],
+) -> None:
+  """Writes each name where, beside its point, it covers least.
+
+  Args:
+    ax: The axes.
+    points: [P, 2].
+    names: P of them.
+    obstacles: What is not to be covered, besides the points and other names.
+    size: Of the letters, in points.
+    letter: How wide and high one is.
+  """
+  boxes: list[Box] = [
+    (a - 0.012, b - 0.012, a + 0.012, b + 0.012) for a, b in points.tolist()
+  ]
+  boxes += obstacles
+  for (a, b), name in zip(points.tolist(), names, strict=True):
+    width, height = letter[0] * len(name), letter[1]
+    places = [
+      (a + dx * width + 0.02 * (dx + 0.5) * 2, b + dy * 1.18 * height)
+      for dy in (0, 1, -1, 2, -2, 3, -3)
+      for dx in ((0, -1) if dy == 0 else (-0.5, 0, -1))
+    ]
+    taken = [(c, d - height / 2, c + width, d + height / 2) for c, d in places]
+    cost = [
+      sum(overlap(box, other) for other in boxes)
+      + 2 * _overlap_outside(box)
+      + 1e-6 * order
+      for order, box in enumerate(taken)
+    ]
+    best = int(np.argmin(cost))
+    boxes.append(taken[best])
+    ax.text(
+      *places[best],
+      name,
+      transform=ax.transAxes,
+      fontsize=size,
+      color=GREY,
+      va='center',
+    )
+
+
+def overlap(one: Box, other: Box) -> float:
+  """The area that two boxes share."""
+  width = min(one[2], other[2]) - max(one[0], other[0])
+  height = min(one[3], other[3]) - max(one[1], other[1])
+  return max(width, 0.0) * max(height, 0.0)
+
+
+def _overlap_outside(box: Box) -> float:
+  area = (box[2] - box[0]) * (box[3] - box[1])
+  return area - overlap(box, (0.0, 0.0, 1.0, 1.0))
+
+
+def spread(places: np.ndarray, gap: float) -> np.ndarray:
+  """Moves numbers apart, as little as need be (least squares).
+
+  Args:
+    places: [N], ascending.
+    gap: the least distance of neighbours, above 0.
+
+  Returns:
+    [N], ascending.
+  """
+  steps = gap * np.arange(len(places))
+  moved: np.ndarray = optimize.isotonic_regression(places - steps).x + steps
+  return moved
