@@ -259,6 +259,15 @@ def test_tables_where_the_output_is_ascii(table, tmp_path):
     )
     assert done.returncode == 0, done.stderr
   assert ' ±' in done.stdout.decode('utf-8')
+  # And where the reader goes away.
+  with subprocess.Popen(
+    [sys.executable, '-m', 't5score_jax', 'board', 'rank', str(board)],
+    stdout=subprocess.PIPE,
+    stderr=subprocess.PIPE,
+  ) as process:
+    process.stdout.close()
+    said = process.stderr.read()
+  assert process.returncode == 141 and not said
 
 
 def test_a_missing_extra_is_named(tmp_path, capsys, monkeypatch):

@@ -218,6 +218,16 @@ def test_contradictions_are_said(inputs, capsys, extra, code, said):
   assert said in problem(capsys, *inputs, *extra, code=code)
 
 
+def test_a_reader_that_goes_away(inputs):
+  words = ['-m', 't5score_jax', 'correlate', *map(str, inputs)]
+  with subprocess.Popen(
+    [sys.executable, *words], stdout=subprocess.PIPE, stderr=subprocess.PIPE
+  ) as process:
+    process.stdout.close()
+    said = process.stderr.read()
+  assert process.returncode == 141 and not said
+
+
 def test_human_scores_are_asked_for(inputs, capsys):
   assert '--human COL' in problem(capsys, *inputs[:3], code=2)
 

@@ -87,6 +87,8 @@ def run(args: argparse.Namespace) -> int:
   except (_usage.UsageError, files.OverwriteError) as error:
     print(f't5score board {args.subcommand}: {error}', file=sys.stderr)
     return 2
+  except BrokenPipeError:
+    raise  # the reader of the output has seen enough
   except (ValueError, OSError) as error:
     print(f't5score board {args.subcommand}: {error}', file=sys.stderr)
     return 1

@@ -176,6 +176,8 @@ def run(args: argparse.Namespace) -> int:
   except score_verb.UsageError as error:
     print(f't5score compare: {error}', file=sys.stderr)
     return 2
+  except BrokenPipeError:
+    raise  # the reader of the output has seen enough
   except (ValueError, OSError) as error:
     print(f't5score compare: {error}', file=sys.stderr)
     return 1

@@ -17,7 +17,9 @@ GREY = '#5f6670'
 Box = tuple[float, float, float, float]
 
 
-def fractions(ax: Any, x: Sequence[float], y: Sequence[float]) -> np.ndarray:
+def fractions(
+  ax: Any, x: Sequence[float] | np.ndarray, y: Sequence[float] | np.ndarray
+) -> np.ndarray:
   """Points of the data as fractions of the axes, [P, 2], as limits are now."""
   ax.get_xlim(), ax.get_ylim()  # What was drawn last may not have moved them.
   drawn = ax.transData.transform(np.column_stack([x, y]).astype(float))
