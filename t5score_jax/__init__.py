@@ -36,7 +36,9 @@ def load(
       FrugalScore's.
     metric: The metric: an encoder's folder does not say what to do with it.
     **options: Options of the metric's class, for example
-      `direction='precision'` of `t5score_jax.metrics.t5score.Metric`.
+      `direction='precision'` of `t5score_jax.metrics.t5score.Metric`. They are
+      called like the flags of `t5score score`, but for `reference_rule`
+      (`--several`) and `token_log_probs` (`--tokens`).
 
   Returns:
     The metric.

@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import difflib
 import importlib
+import io
 import os
 import pkgutil
 import sys
@@ -88,6 +89,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     return 2
   args = make_parser(wanted).parse_args(arguments)
+  if isinstance(sys.stdout, io.TextIOWrapper):
+    # Names may have letters that the locale lacks.
+    sys.stdout.reconfigure(errors='backslashreplace')
   try:
     code = args.run(args)
     sys.stdout.flush()

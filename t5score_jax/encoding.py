@@ -17,7 +17,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from t5score_jax import balance, buckets, placement, processes
+from t5score_jax import balance, buckets, forks, placement, processes
 from t5score_jax.checkpoints.encoders import EncoderBundle
 from t5score_jax.data.subwords import Encoded
 from t5score_jax.nn import bert
@@ -119,6 +119,7 @@ class TextEncoder:
 
   def tokenize(self, texts: Sequence[str]) -> list[Encoded]:
     """Encodes texts as ids, cut to ``max_length``."""
+    forks.claim()
     return self.tokenizer.encode_batch(texts, self.max_length)
 
   def states(
@@ -193,6 +194,7 @@ class TextEncoder:
       emb_dim], of which those of padding mean nothing; or whatever ``kind``
       gives.
     """
+    forks.claim()
     if not ids:
       return
     lengths = np.array([len(row) for row in ids])

@@ -19,7 +19,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
-from t5score_jax import compilation_cache
+from t5score_jax import compilation_cache, forks
 from t5score_jax.checkpoints.bundle import Bundle
 from t5score_jax.data.vocab import encode_batch_for_model
 from t5score_jax.nn import axes, t5, t5_axes
@@ -72,6 +72,7 @@ class Devices:
 
   Raises:
     ValueError: ``num_partitions`` does not divide the devices.
+    ForkError: the process was forked from one that used JAX.
   """
 
   def __init__(
@@ -79,6 +80,7 @@ class Devices:
     devices: Sequence[jax.Device] | None = None,
     num_partitions: int = 1,
   ):
+    forks.claim()
     devices = list(devices or jax.local_devices())
     if num_partitions < 1 or len(devices) % num_partitions:
       raise OptionError(
@@ -226,6 +228,7 @@ class Placed(Devices):
     A text that is given as ids is taken as it is; one that is too long loses
     what stands before ``</s>``.
     """
+    forks.claim()
     plain = [text for text in texts if isinstance(text, str)]
     encoded = iter(
       zip(

@@ -90,8 +90,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
   """Declares the flags that every verb for many processes shares."""
   group = parser.add_argument_group(
     'many processes',
-    'The same command in every process, with another index each; '
-    'scripts/launch_*.sh start them. Each flag may come from the environment: '
+    # Wrapped here: where help is printed raw, argparse does not.
+    'The same command in every process, with another index each;\n'
+    'scripts/launch_*.sh start them. Each flag may come from the environment:\n'
     f'{", ".join(VARIABLES.values())}.',
   )
   group.add_argument(

@@ -71,3 +71,30 @@ def test_the_embedded_model_ranks_good_over_bad(capsys):
   right = values[:, 0] > values[:, 1]
   assert right[ordinary].mean() >= 0.75
   assert cli.main(['demo']) == 0
+
+
+def test_it_names_the_program_that_there_is(tmp_path, monkeypatch):
+  monkeypatch.setattr(demo.shutil, 'which', lambda name: '/usr/bin/t5score')
+  assert demo._program() == 't5score'
+  monkeypatch.setattr(demo.shutil, 'which', lambda name: None)
+  monkeypatch.chdir(tmp_path)
+  binaries = tmp_path / '.venv' / 'bin'
+  binaries.mkdir(parents=True)
+  monkeypatch.setattr(demo.sys, 'executable', str(binaries / 'python'))
+  assert demo._program() == f'{binaries}/python -m t5score_jax'
+  (binaries / 't5score').touch()
+  assert demo._program() == '.venv/bin/t5score'
+  (tmp_path / 'elsewhere').mkdir()
+  monkeypatch.chdir(tmp_path / 'elsewhere')
+  assert demo._program() == f'{binaries}/t5score'
+
+
+def test_width_where_the_output_is_no_terminal(capsys, monkeypatch):
+  items = demo.read_items()
+  scores = {'chrF': demo.score_items(base.load_metric('chrf'), items)}
+  for columns, width in (('50', 50), ('', 100)):
+    monkeypatch.setenv('COLUMNS', columns)
+    demo._print(items, scores)
+    table = capsys.readouterr().out.partition('Higher is better')[0]
+    assert max(len(line.rstrip()) for line in table.splitlines()) <= width
+    assert max(map(len, table.splitlines())) > width - 10

@@ -31,7 +31,7 @@ LEVELS: dict[int, list[str]] = {
     'data.files data.tables data.records data.vocab data.subwords data.windows',
     'nn.axes nn.layers',
     'checkpoints.kinds',
-    'buckets compilation_cache options tensorflow_settings',
+    'buckets compilation_cache options tensorflow_settings forks',
     'rendezvous lifeline process_settings processes balance',
     'training.ranges training.adafactor training.optimizers',
     'training.hlo training.flops training.topologies',

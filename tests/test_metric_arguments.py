@@ -400,3 +400,15 @@ def test_calibrate_and_apply(run, models, tmp_path):
   assert 'for metrics with a model' in shown.err
   shown = run('score -m miniature -t h -r r --calibration model', code=1)
   assert 'miniature' in shown.err
+
+
+def test_options_called_like_their_flag_are_explained():
+  with pytest.raises(TypeError) as caught:
+    t5score_jax.load('t5score-tiny', several='mean')
+  assert "no option 'several'. Did you mean 'reference_rule'? It has" in str(
+    caught.value
+  )
+  with pytest.raises(TypeError, match="'tokens'. Did you mean 'token_log_pr"):
+    t5score_jax.load('t5score-tiny', tokens=True)
+  with pytest.raises(TypeError, match="no option 'several'. It has "):
+    t5score_jax.load('chrf', several='mean')

@@ -3,6 +3,7 @@
 import gzip
 import io
 import json
+import os
 import subprocess
 import sys
 import types
@@ -464,3 +465,38 @@ def test_scoring_loads_no_tensorflow_no_seqio_and_no_orbax(
     [sys.executable, '-c', program], capture_output=True, text=True
   )
   assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize('name', ['x.csv', 'x.CSV.gz', 'x.parquet', 'x.json'])
+def test_names_of_other_formats_are_refused(run, folder, name):
+  shown = _fails(run, '-t', 'A.txt', '-r', 'ref.txt', '-o', name, code=2)
+  assert f'-o {name}: ' in shown and '--format jsonl, tsv, text' in shown
+  assert not (folder / name).exists()
+  # Whoever says what is wanted gets it; a name may have no ending, or its own.
+  run('-t', 'A.txt', '-r', 'ref.txt', '-o', name, '--format', 'tsv')
+  run('-t', 'A.txt', '-r', 'ref.txt', '-o', 'out')
+  run('-t', 'A.txt', '-r', 'ref.txt', '-o', 'A.scores')
+  assert (folder / name).exists() and (folder / 'A.scores').exists()
+
+
+def test_names_of_files_are_utf_8_in_any_locale(tmp_path):
+  (tmp_path / 'prüfung.txt').write_text('a b\n')
+  (tmp_path / 'r.txt').write_text('a c\n')
+  for more in ([], ['-o', 'scores.jsonl']):
+    done = subprocess.run(
+      [
+        *(sys.executable, '-m', 't5score_jax.cli', 'score', '-m', 'chrf'),
+        *('-t', 'prüfung.txt', '-r', 'r.txt', *more),
+      ],
+      cwd=tmp_path,
+      env={
+        **os.environ,
+        **{'LC_ALL': 'POSIX', 'PYTHONUTF8': '0', 'PYTHONCOERCECLOCALE': '0'},
+      },
+      capture_output=True,
+      timeout=120,
+    )
+    assert done.returncode == 0, done.stderr
+  row = json.loads((tmp_path / 'scores.jsonl').read_text('utf-8'))
+  assert row['system'] == 'prüfung'
+  assert rb'pr\xfcfung' in done.stdout

@@ -95,7 +95,8 @@ def add_model_options(
     '--several',
     dest='reference_rule',
     choices=('max', 'mean'),
-    help='what several references give (default: max)',
+    help='what several references give: reference_rule in Python (default: '
+    'max)',
   )
   group.add_argument(
     '--max-length',

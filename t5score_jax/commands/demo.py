@@ -8,6 +8,9 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import os
+import shlex
+import shutil
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -31,9 +34,9 @@ good one. The sentences come with the package.
 
 _NEXT = """\
 Try next:
-  t5score score -r references.txt -t hypotheses.txt -o scores.jsonl
-  t5score score -m chrf -r references.txt -t hypotheses.txt
-  t5score score --help
+  {0} score -r references.txt -t hypotheses.txt -o scores.jsonl
+  {0} score -m chrf -r references.txt -t hypotheses.txt
+  {0} score --help
 """
 
 
@@ -160,7 +163,7 @@ def _print(items: Sequence[Item], scores: dict[str, np.ndarray]) -> None:
     shown.add_row(*bad, end_section=True)
   # Wide enough to read where the output is a file; a terminal knows its width.
   out = console.Console(highlight=False, markup=False)
-  if not out.is_terminal:
+  if not out.is_terminal and not os.environ.get('COLUMNS', '').isdecimal():
     out = console.Console(highlight=False, markup=False, width=100)
   out.print(shown)
   out.print(
@@ -174,4 +177,15 @@ def _print(items: Sequence[Item], scores: dict[str, np.ndarray]) -> None:
     'These pairs illustrate; how well a metric agrees with people is measured '
     'by `t5score correlate`.\n'
   )
-  out.print(_NEXT, end='')
+  out.print(_NEXT.format(_program()), end='', soft_wrap=True)
+
+
+def _program() -> str:
+  """What to type for this program: its path where `t5score` means nothing."""
+  if shutil.which('t5score'):
+    return 't5score'
+  beside = Path(sys.executable).with_name('t5score')
+  if beside.is_file():
+    path = os.path.relpath(beside)
+    return shlex.quote(str(beside) if path.startswith(os.pardir) else path)
+  return f'{shlex.quote(sys.executable)} -m t5score_jax'

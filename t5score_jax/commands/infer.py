@@ -94,8 +94,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
   group.add_argument(
     '--format',
     choices=FORMATS,
-    default='jsonl',
-    help='text: the written text, or the score, alone (%(default)s)',
+    help='text: the written text, or the score, alone (jsonl)',
   )
   for name in ('max-length', 'batch-tokens', 'num-partitions', 'shard-size'):
     group.add_argument(
@@ -172,7 +171,7 @@ def check(args: argparse.Namespace) -> None:
       raise score.UsageError(
         f'{given[0]} is for files; with --gin_file give macros instead'
       )
-    if args.format != 'jsonl':
+    if args.format not in (None, 'jsonl'):
       raise score.UsageError('--format is for files; tasks give jsonl')
     return
   for name in ('model', 'inputs', 'output'):
@@ -180,6 +179,8 @@ def check(args: argparse.Namespace) -> None:
       raise score.UsageError(
         f'{names[name]} is missing (or --gin_file, for a SeqIO task)'
       )
+  if args.format is None:
+    score.check_ending(args.output, FORMATS, '--output')
   if args.mode == 'score':
     if not args.targets:
       raise score.UsageError('--mode score needs --targets')
@@ -218,7 +219,7 @@ def _from_files(args: argparse.Namespace) -> dict[str, Any]:
     inference.work(bundle, options),
     args.output,
     inference.identity_of(bundle, options),
-    format=args.format,
+    format=args.format or 'jsonl',
     shard_size=args.shard_size or inference.DEFAULT_SHARD,
     restart=args.restart,
     said=_Reporter(args.quiet).said,
@@ -268,4 +269,5 @@ class _Reporter:
         words.append(
           f'{totals.unfinished} outputs cut: no </s> within max_tokens'
         )
-      print(f'{path}: {"; ".join(words)}', file=sys.stderr)
+      name = 'standard output' if path == '-' else path
+      print(f'{name}: {"; ".join(words)}', file=sys.stderr)

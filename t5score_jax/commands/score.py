@@ -34,7 +34,8 @@ _DESCRIPTION = """
 Scores texts and writes a line for each, in the order of the input. Higher is
 better. Then each system's value with a 95% bootstrap interval, and a signature
 that is enough to reproduce the scores: on standard output where -o takes the
-scores, otherwise on standard error.
+scores, otherwise on standard error. A system's value is the mean of its scores,
+but for BLEU, chrF and TER, which have one of the whole corpus.
 
 Parallel text (-t, -r, -s): line n of every file is segment n. Or --input: TSV
 with a header, or JSONL, with the fields source, hypothesis, reference,
@@ -53,8 +54,15 @@ examples:
   t5score score -m wmt22-comet-da/ -s source.txt -r references.txt -t A.txt
   cat records.jsonl | t5score score -m chrf++ --input - --quiet | head -1
 
-exit code: 0 scored; 1 the run failed; 2 the command line is wrong
+exit code: 0 scored; 1 the run failed; 2 the command line is wrong; 130
+interrupted
 """
+
+# Endings of an output that promise what is not written.
+_OTHER_FORMATS = frozenset(
+  '.csv .xml .html .parquet .feather .arrow .xls .xlsx .ods .json .yaml .yml'
+  ' .npy .npz .pkl .db .sqlite .zip .bz2 .xz .zst'.split()
+)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -228,10 +236,29 @@ def _calibration(
 
 
 def _checked_format(args: argparse.Namespace) -> str:
-  format = args.format or tables.format_of(args.output) or 'jsonl'
+  format = args.format or tables.format_of(args.output)
+  if format is None:
+    check_ending(args.output, _score_output.FORMATS, '-o')
+    format = 'jsonl'
   if args.token_log_probs and format != 'jsonl':
     raise UsageError(f'--tokens is for --format jsonl, not {format}')
   return format
+
+
+def check_ending(path: str, formats: Iterable[str], flag: str) -> None:
+  """Raises UsageError for a name that promises what is not written.
+
+  Args:
+    path: Of the output, where no format was asked for.
+    formats: Those that there are.
+    flag: Of the output, for the message.
+  """
+  ending = os.path.splitext(path.lower().removesuffix('.gz'))[1]
+  if ending in _OTHER_FORMATS:
+    raise UsageError(
+      f'{flag} {path}: {ending} is none of the formats; choose another name, '
+      f'or give --format {", ".join(formats)}'
+    )
 
 
 def check_writable(
@@ -310,6 +337,8 @@ def _systems(arguments: Sequence[str]) -> dict[str, str]:
     if not (name and equals and path) or '/' in name:
       path = argument
       name = os.path.basename(path).removesuffix('.gz').removesuffix('.txt')
+      # The locale may not know the letters; they are UTF-8 all the same.
+      name = os.fsencode(name).decode('utf-8', 'backslashreplace')
       if name == '-':
         name = 'stdin'
       if name in named or not name:

@@ -42,6 +42,8 @@ _READS = {
   'bertscore': (kinds.ENCODER, kinds.MINIATURE),
   'moverscore': (kinds.ENCODER, kinds.MINIATURE),
 }
+# Flags of the command line that are called otherwise than their options.
+_FLAGS = {'several': 'reference_rule', 'tokens': 'token_log_probs'}
 #: Metrics that stand on an encoder without a head of its own.
 _ON_ENCODERS = ('bertscore', 'moverscore')
 
@@ -210,10 +212,11 @@ def checked_options(name: str, options: Mapping[str, Any]) -> dict[str, Any]:
   for option in options:
     if option not in accepted:
       close = difflib.get_close_matches(option, accepted, 1)
+      meant = _FLAGS.get(option) or next(iter(close), '')
+      hint = f' Did you mean {meant!r}?' if meant in accepted else ''
       raise TypeError(
-        f'metric {name!r} has no option {option!r};'
-        + (f' did you mean {close[0]!r}?' if close else '')
-        + (f' It has: {", ".join(accepted)}' if accepted else ' It has none')
+        f'metric {name!r} has no option {option!r}.{hint} It has '
+        + (', '.join(accepted) if accepted else 'none')
       )
   found = option_kinds.checked(name, kind, options)
   check_kind(name, found.get('model'))
