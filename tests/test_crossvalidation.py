@@ -76,7 +76,7 @@ def base(place):
 def _by_metric(place, name, fold, segments):
   """What `t5score score -m comes` says with a fold's model."""
   metric = comes.Metric(place.folder / name / f'fold_{fold}' / 'model')
-  found = metric.scorerated_corpus.segments(segments).components
+  found = metric.score_segments(segments).components
   return np.stack([found['coherence'], found['fluency']], axis=1)
 
 
