@@ -267,7 +267,7 @@ def test_wrong_flag(tmp_path, gin_file, capsys, flag, words):
       'batch_size = -4: must be a whole number, at least',
     ),
     ("--gin.loop.Cadence.save_every='x'", "save_every = 'x': must be a whole"),
-    ("--gin.fake_training.LinearModel.features='x'", 'LinearModel: '),
+    ("--gin.optimizers.adamw.frozen={'a': 'x'}", 'adamw: '),
   ],
 )
 def test_wrong_values_are_named(tmp_path, gin_file, capsys, flag, words):
@@ -287,8 +287,9 @@ def test_gin_files_that_include_themselves(tmp_path, gin_file, capsys):
   told = _told(capsys)
   assert told.endswith('/c.gin, which includes ' + str(tmp_path / 'b.gin\n'))
   # Twice beside each other is no circle.
-  gin_file.write_text(gin_file.read_text() + "include 'runs/train.gin'\n")
-  assert _train(gin_file, tmp_path / 'run', '--dry_run') == 0
+  (tmp_path / 'd.gin').write_text('RANDOM_SEED = 1\n')
+  gin_file.write_text(gin_file.read_text() + "include 'd.gin'\n" * 2)
+  assert _train(gin_file, tmp_path / 'run', path, '--dry_run') == 0
 
 
 def test_a_missing_extra_is_named(tmp_path, gin_file, capsys, monkeypatch):

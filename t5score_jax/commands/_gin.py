@@ -268,7 +268,9 @@ def plain(error: Exception) -> str:
 
 def _remedy(error: ImportError) -> str:
   """How to install a module, if an extra has it; else ''."""
-  module = (error.name or '').partition('.')[0]
+  # Gin's copies of exceptions keep the words and lose the name.
+  found = re.match(r"(?:No module named '|import of )(\w+)", str(error))
+  module = found[1] if found else ''
   for extra, modules in _EXTRAS.items():
     if module in modules:
       return f"; pip install 't5score-jax[{extra}]' installs it"
