@@ -24,8 +24,8 @@ def check_whole(error: type[ValueError], least: int, **values: object) -> None:
   """
   for name, value in values.items():
     if (
-      not isinstance(value, numbers.Integral)
-      or isinstance(value, bool)
+      isinstance(value, bool)
+      or not isinstance(value, numbers.Integral)
       or value < least
     ):
       raise error(
@@ -41,8 +41,8 @@ def check_real(error: type[ValueError], **values: object) -> None:
   """
   for name, value in values.items():
     if (
-      not isinstance(value, numbers.Real)
-      or isinstance(value, bool)
+      isinstance(value, bool)
+      or not isinstance(value, numbers.Real)
       or not math.isfinite(value)
     ):
       raise error(f'{name} = {value!r}: must be a number')
