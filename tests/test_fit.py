@@ -1,9 +1,11 @@
 """`t5score fit`, whole, on a made-up corpus and a tiny encoder."""
 
 import argparse
+import io
 import json
 import re
 import shlex
+import sys
 
 import numpy as np
 import pytest
@@ -125,6 +127,14 @@ def test_what_is_said_of_the_choice_is_the_checkpoint_s(place, capsys):
   }
   assert max(seen, key=seen.get) == int(step) and len(seen) > 2
   assert float(pearson) == pytest.approx(seen[int(step)], abs=5e-5)
+
+
+def test_a_path_that_the_locale_cannot_write_is_printed(place, monkeypatch):
+  stream = io.TextIOWrapper(io.BytesIO(), encoding='ascii')
+  monkeypatch.setattr(sys, 'stdout', stream)
+  assert place.run('größe', '--gin.EPOCHS=1') == 0
+  stream.flush()
+  assert 'größe/model' in stream.buffer.getvalue().decode('utf-8')
 
 
 def test_a_share_of_the_documents_is_chosen_by(place, capsys):

@@ -23,7 +23,7 @@ from t5score_jax.commands import (
   score,
   train,
 )
-from t5score_jax.data import instances, records
+from t5score_jax.data import files, instances, records
 from t5score_jax.data import tables as data_tables
 from t5score_jax.evaluation import dimensions, tables
 
@@ -186,7 +186,7 @@ def run(args: argparse.Namespace) -> int:
       raise
     print(f't5score crossvalidate: {message}', file=sys.stderr)
     return code
-  print(text)
+  files.write_lines('-', text.splitlines())
   return 0
 
 

@@ -19,7 +19,7 @@ from t5score_jax.commands import (
   _score_output,
   train,
 )
-from t5score_jax.data import instances
+from t5score_jax.data import files, instances
 from t5score_jax.data.records import Segment
 
 SUMMARY = 'train an estimator (COMET, COMES) on rated records'
@@ -155,7 +155,7 @@ def run(args: argparse.Namespace) -> int:
       raise
     print(f't5score fit: {message}', file=sys.stderr)
     return code
-  print(text)
+  files.write_lines('-', text.splitlines())
   return 0
 
 
@@ -192,11 +192,11 @@ def _run(args: argparse.Namespace, fitting: Any) -> str:
 
 
 def _read(
-  files: Sequence[Sequence[str]], flag: str, ratings: Sequence[str]
+  named: Sequence[Sequence[str]], flag: str, ratings: Sequence[str]
 ) -> list[Segment]:
   """The records of several files; each rating must be in one of them."""
   try:
-    sources = [_record_files.parse(words, flag) for words in files]
+    sources = [_record_files.parse(words, flag) for words in named]
   except ValueError as error:
     raise UsageError(str(error)) from error
   segments = [s for source in sources for s in source.segments(ratings)]
