@@ -112,7 +112,7 @@ LEVELS: dict[int, list[str]] = {
     ' commands.demo commands.calibrate commands._convert_estimator'
     ' commands.convert commands.precompile'
     ' commands.infer commands._record_files commands.pairs commands.annotate'
-    ' commands.crossvalidate commands.fit'
+    ' commands._fitting commands.crossvalidate commands.fit'
     ' commands.retention',
   ],
   7: ['cli'],

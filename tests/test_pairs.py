@@ -476,17 +476,9 @@ def test_a_mistake_in_an_input_can_be_corrected(tmp_path, capsys):
 def test_where_and_columns_choose_rows(tmp_path):
   lines = ['year\tlp\thyp\tref', '2015\tcs-en\ta\tb', '2016\ten-de\tc\td']
   (tmp_path / 'x.tsv').write_text('\n'.join([*lines, '2017\tcs-en\te\tf', '']))
-  _run(
-    '--input',
-    tmp_path / 'x.tsv',
-    'hypothesis=hyp',
-    'reference=ref',
-    'language_pair=lp',
-    'where:year=2015,2016',
-    'where:lp=*-en',
-    '-o',
-    tmp_path / 'out',
-  )
+  columns = 'hypothesis=hyp', 'reference=ref', 'language_pair=lp'
+  rows = 'where:year=2015,2016', 'where:lp=*-en'
+  _run('--input', tmp_path / 'x.tsv', *columns, *rows, '-o', tmp_path / 'out')
   (row,) = _flat(tmp_path / 'out')
   assert row == {
     'hypothesis': 'a',

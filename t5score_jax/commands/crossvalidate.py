@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -16,14 +15,15 @@ from typing import Any
 import numpy as np
 
 from t5score_jax.commands import (
+  _fitting,
   _gin,
   _record_files,
   _score_files,
   _score_output,
   score,
-  train,
 )
-from t5score_jax.data import files, instances, records
+from t5score_jax.commands._usage import UsageError
+from t5score_jax.data import instances, records
 from t5score_jax.data import tables as data_tables
 from t5score_jax.evaluation import dimensions, tables
 
@@ -74,10 +74,6 @@ wrong; 75 SIGTERM, 130 Ctrl-C: the same command goes on
 """
 
 
-class UsageError(ValueError):
-  """The arguments don't go together."""
-
-
 def add_arguments(parser: argparse.ArgumentParser) -> None:
   """Declares the verb's arguments."""
   parser.description = _DESCRIPTION
@@ -91,12 +87,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     metavar=('FILE', 'NAME=VALUE'),
     help=_record_files.HELP.removesuffix('; repeatable'),
   )
-  parser.add_argument(
-    '--ratings',
-    required=True,
-    metavar='NAME,...',
-    help="what people rated, one for each of the model's outputs, in its order",
-  )
+  _fitting.add_ratings(parser)
   parser.add_argument(
     '--by',
     default='document',
@@ -166,31 +157,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
   """Runs the verb; returns the exit code."""
+  return _fitting.run('crossvalidate', lambda: _run(args))
+
+
+def _run(args: argparse.Namespace) -> str:
   # Imported here: help needs no JAX.
-  from t5score_jax import crossvalidation, fitting
+  from t5score_jax import crossvalidation
 
-  try:
-    text = _run(args, crossvalidation)
-  except (UsageError, _gin.ConfigurationError) as error:
-    print(f't5score crossvalidate: {error}', file=sys.stderr)
-    return 2
-  except fitting.Stopped as error:
-    print(
-      f't5score crossvalidate: {error.reason}; the same command goes on',
-      file=sys.stderr,
-    )
-    return train.STOPPED[error.reason]
-  except Exception as error:
-    code, message = train.explain(error)
-    if not message:
-      raise
-    print(f't5score crossvalidate: {message}', file=sys.stderr)
-    return code
-  files.write_lines('-', text.splitlines())
-  return 0
-
-
-def _run(args: argparse.Namespace, crossvalidation: Any) -> str:
   ratings = tuple(_score_files.split_names(args.ratings))
   try:
     question = crossvalidation.Question(
@@ -203,7 +176,7 @@ def _run(args: argparse.Namespace, crossvalidation: Any) -> str:
   if len({name for name, *_ in others}) < len(others):
     raise UsageError('--also: two files of one name; rename one')
   _check_output(args.output, [source, *(file for *_, file in others)])
-  say = _silence if args.quiet else _say
+  say = _fitting.teller(args.quiet)
   segments = list(source.segments(ratings))
   # Before the work rather than after it.
   other_segments = [list(file.segments([r])) for _, r, file in others]
@@ -246,14 +219,6 @@ def _check_output(
       f'-o {path}: the name ends neither in .jsonl nor in .tsv (nor these with '
       '.gz), so that no format is named'
     )
-
-
-def _say(line: str) -> None:
-  print(line, file=sys.stderr, flush=True)
-
-
-def _silence(line: str) -> None:
-  del line
 
 
 def _other(words: Sequence[str]) -> tuple[str, str, _record_files.RecordFile]:

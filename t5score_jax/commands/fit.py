@@ -8,18 +8,18 @@ from __future__ import annotations
 
 import argparse
 import shlex
-import sys
 from collections.abc import Sequence
 from typing import Any
 
 from t5score_jax.commands import (
+  _fitting,
   _gin,
   _record_files,
   _score_files,
   _score_output,
-  train,
 )
-from t5score_jax.data import files, instances
+from t5score_jax.commands._usage import UsageError
+from t5score_jax.data import instances
 from t5score_jax.data.records import Segment
 
 SUMMARY = 'train an estimator (COMET, COMES) on rated records'
@@ -65,10 +65,6 @@ wrong; 75 SIGTERM, 130 Ctrl-C: the same command goes on
 """
 
 
-class UsageError(ValueError):
-  """The arguments don't go together."""
-
-
 def add_arguments(parser: argparse.ArgumentParser) -> None:
   """Declares the verb's arguments."""
   parser.description = _DESCRIPTION
@@ -83,12 +79,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     metavar=('FILE', 'NAME=VALUE'),
     help='what is learned from: ' + _record_files.HELP,
   )
-  parser.add_argument(
-    '--ratings',
-    required=True,
-    metavar='NAME,...',
-    help="what people rated, one for each of the model's outputs, in its order",
-  )
+  _fitting.add_ratings(parser)
   chosen = parser.add_mutually_exclusive_group(required=True)
   chosen.add_argument(
     '--validation',
@@ -136,30 +127,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
   """Runs the verb; returns the exit code."""
+  return _fitting.run('fit', lambda: _run(args))
+
+
+def _run(args: argparse.Namespace) -> str:
   # Imported here: help needs no JAX.
   from t5score_jax import fitting
 
-  try:
-    text = _run(args, fitting)
-  except (UsageError, _gin.ConfigurationError) as error:
-    print(f't5score fit: {error}', file=sys.stderr)
-    return 2
-  except fitting.Stopped as error:
-    print(
-      f't5score fit: {error.reason}; the same command goes on', file=sys.stderr
-    )
-    return train.STOPPED[error.reason]
-  except Exception as error:
-    code, message = train.explain(error)
-    if not message:
-      raise
-    print(f't5score fit: {message}', file=sys.stderr)
-    return code
-  files.write_lines('-', text.splitlines())
-  return 0
-
-
-def _run(args: argparse.Namespace, fitting: Any) -> str:
   ratings = tuple(_score_files.split_names(args.ratings))
   learned = _read(args.input, '--input', ratings)
   if args.validation:
@@ -176,7 +150,7 @@ def _run(args: argparse.Namespace, fitting: Any) -> str:
       args.work,
       _gin.phases(args),
       prepare_only=args.prepare,
-      say=_silence if args.quiet else _say,
+      say=_fitting.teller(args.quiet),
       progress=progress,
       quiet=args.quiet,
     )
@@ -227,11 +201,3 @@ def _train_command(args: argparse.Namespace, bindings: Sequence[str]) -> str:
   words += [f'--gin.{binding}' for binding in args.gin_bindings]
   words += [f'--gin.{"=".join(b.split(" = ", 1))}' for b in bindings]
   return shlex.join(words)
-
-
-def _say(line: str) -> None:
-  print(line, file=sys.stderr, flush=True)
-
-
-def _silence(line: str) -> None:
-  del line
