@@ -295,7 +295,7 @@ def test_a_metric_is_one_file(toy):
     30
   ]
   assert base.load_metric('toymetriclong', factor=2).factor == 2
-  with pytest.raises(TypeError, match="did you mean 'factor'.* has: factor"):
+  with pytest.raises(TypeError, match="Did you mean 'factor'.* has factor"):
     base.load_metric('toymetric', facto=2)
 
 
