@@ -161,7 +161,7 @@ def test_every_recipe_gives_model_optimizer_and_mesh(path, tmp_path):
   if 'jax.tasks' in path.read_text() or path.name.startswith('t5score_'):
     pytest.importorskip('seqio')
   bindings = []
-  if path.name.startswith('comes_'):
+  if path.name.startswith(('comes_', 'comet_')):
     # Steps are counted from the instances of a fold.
     np.save(tmp_path / 'ratings.npy', np.zeros((100, 4)))
     bindings = [f'ARRAYS = {str(tmp_path)!r}']

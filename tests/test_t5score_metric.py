@@ -256,7 +256,7 @@ def test_embedded_models_by_name(monkeypatch, random_bundle, tmp_path):
     ({'direction': 'g'}, ValueError, "direction 'g': use one of f, precision"),
     ({'reference_rule': 'min'}, ValueError, "'min': use one of max, mean"),
     ({'dtype': 'int8'}, ValueError, "dtype 'int8'"),
-    ({'directoin': 'f'}, TypeError, "did you mean 'direction'"),
+    ({'directoin': 'f'}, TypeError, "Did you mean 'direction'"),
     ({'direction': 'ref_src', 'source_based': True}, ValueError, 'leave one'),
   ],
 )
