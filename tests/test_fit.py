@@ -108,7 +108,7 @@ def test_again_it_trains_nothing(place, fitted, capsys):
   assert file.stat().st_mtime_ns == before
   # 2 documents x 3 systems x 2 experts x 2 references.
   said = capsys.readouterr().out
-  assert 'coherence, fluency, learned from 24 instances and chosen by 24' in (
+  assert 'coherence, fluency, learned from 24 instances, validated on 24' in (
     said
   )
 

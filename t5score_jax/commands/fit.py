@@ -159,7 +159,7 @@ def _run(args: argparse.Namespace) -> str:
   counts = found.instances
   text = (
     f'{found.folder}: an estimator of {", ".join(ratings)}, learned from '
-    f'{counts[fitting.TRAIN]:,} instances and chosen by '
+    f'{counts[fitting.TRAIN]:,} instances, validated on '
     f'{counts[fitting.VALIDATION]:,}'
   )
   return f'{text}\n{found.chosen}' if found.chosen else text
