@@ -18,11 +18,11 @@ _ROOT = pathlib.Path(__file__).parent
 
 def _version() -> str:
   """Reads `__version__` from the package's text, without importing it."""
-  text = (_ROOT / 't5score_jax' / '__init__.py').read_text(encoding='utf-8')
+  text = (_ROOT / 't5score_jax' / 'version.py').read_text(encoding='utf-8')
   found = re.search(r"^__version__ = '([^']+)'$", text, re.MULTILINE)
   if not found:
     raise RuntimeError(
-      "t5score_jax/__init__.py: no line of the form __version__ = '1.2.3'"
+      "t5score_jax/version.py: no line of the form __version__ = '1.2.3'"
     )
   return found.group(1)
 
@@ -138,7 +138,7 @@ setuptools.setup(
       'py.typed',
       'pretrained/**/*',
       'demo/**/*',
-      'leaderboard/site/*',
+      'leaderboard/web/site/*',
     ],
     't5score_jax.gin_configs': ['**/*.gin'],
   },

@@ -11,10 +11,11 @@ import os
 import typing
 from typing import Any
 
+from t5score_jax.version import __version__
+
 if typing.TYPE_CHECKING:
   from t5score_jax.metrics.base import Metric
 
-__version__ = '0.1.0'
 __all__ = ['__version__', 'load']
 
 
@@ -49,6 +50,6 @@ def load(
       encoder and no metric is named.
     FileNotFoundError: There is no such model.
   """
-  from t5score_jax.metrics import _loading
+  from t5score_jax.metrics import registry
 
-  return _loading.load(name_or_path, metric, **options)
+  return registry.load(name_or_path, metric, **options)

@@ -16,8 +16,8 @@ import pkgutil
 import sys
 from collections.abc import Sequence
 
-import t5score_jax
 from t5score_jax import commands
+from t5score_jax.version import __version__
 
 _EPILOG = '`t5score VERB --help` says what a verb takes and prints.'
 
@@ -47,7 +47,7 @@ def make_parser(wanted: str | None = None) -> argparse.ArgumentParser:
     epilog=_EPILOG,
   )
   parser.add_argument(
-    '--version', action='version', version=f't5score {t5score_jax.__version__}'
+    '--version', action='version', version=f't5score {__version__}'
   )
   subparsers = parser.add_subparsers(
     dest='verb', metavar='VERB', title='verbs', required=True

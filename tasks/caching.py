@@ -7,7 +7,7 @@ many gigabytes is worth; this one needs nothing and runs in one process.
 
 Everything that SeqIO would write is written: TFRecord shards, `info.*.json`,
 `stats.*.json` and, at the end, `COMPLETED`; a folder appears under its name
-only when it is complete. `scripts/cache_tasks.py` is this for a shell.
+only when it is complete. `scripts/prepare/cache_tasks.py` is this for a shell.
 """
 
 from __future__ import annotations

@@ -13,7 +13,7 @@ registers the tasks and mixtures that `wmt_da.register` would. Humans are left
 out when the dataset is built. With `T5SCORE_DATA` set, importing this module
 registers `T5SCORE_DATA/tfds` (`environment`).
 
-Nothing is downloaded, ever. `scripts/prepare_wmt_da.py` is `build` for a shell.
+Nothing is downloaded, ever. `scripts/prepare/wmt_da.py` is `build` for a shell.
 """
 
 from __future__ import annotations
@@ -184,7 +184,7 @@ def register(
   if not keys:
     raise FileNotFoundError(
       f'{data_dir}: the dataset wmt_da/{options.rating} is not built there; run'
-      ' scripts/prepare_wmt_da.py'
+      ' scripts/prepare/wmt_da.py'
     )
 
   def make_source(shared: str, key: judged.Key) -> seqio.DataSource:

@@ -21,7 +21,8 @@ from collections.abc import Iterator, Mapping
 import seqio
 import tensorflow as tf
 
-from t5score_jax.data import features, files
+from t5score_jax.data import files
+from t5score_jax.inputs import feature_converters
 from t5score_jax.tasks import (
   environment,
   mixtures,
@@ -262,7 +263,7 @@ def register(
         span_corruption,
         seqio.preprocessors.append_eos_after_trim,
       ],
-      output_features=features.text_features(encoder),
+      output_features=feature_converters.text_features(encoder),
       shuffle_buffer_size=20_000,
     )
     languages[task] = stem

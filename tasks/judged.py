@@ -11,12 +11,12 @@ test set) and language pairs,
 
 for example `wmt_da_2017_de_en_pairs`, and mixtures over the language pairs,
 sampled by p^0.5: `CORPUS_PART_KIND` for each part and `CORPUS_KIND` for all.
-Train pairs with `features.PairFeatureConverter`, groups with
-`features.GroupFeatureConverter`.
+Train pairs with `feature_converters.PairFeatureConverter`, groups with
+`feature_converters.GroupFeatureConverter`.
 
 Also here is the project's own corpus format: a folder of records (TSV or
 JSONL, `t5score_jax.data.records`) named `[PART.]LP.jsonl`, as
-`scripts/prepare_judgments.py` writes them: `register`, tasks `judged_...`. With
+`scripts/prepare/judgments.py` writes them: `register`, tasks `judged_...`. With
 `T5SCORE_DATA` set, importing this module registers `T5SCORE_DATA/judged`
 (`environment`).
 
@@ -36,9 +36,10 @@ from typing import Any
 import seqio
 from absl import logging
 
-from t5score_jax.data import features, judgments, records, tables
+from t5score_jax.data import judgments, records, tables
 from t5score_jax.data.files import RecordError
 from t5score_jax.data.records import Segment
+from t5score_jax.inputs import feature_converters
 from t5score_jax.tasks import (
   agreement,
   environment,
@@ -67,7 +68,7 @@ class Options:
     rating: The name of the rating; larger is better.
     min_gap: Pairs count whose ratings differ by more than this. Groups leave
       that to the objective.
-    directions: The directions of the pairs; see `features.DIRECTIONS`.
+    directions: The directions of the pairs; see `feature_converters.DIRECTIONS`.
     merge_identical: Whether equal hypotheses of a group become one, with the
       mean of their ratings.
     leave_out: Says by a system's name that its hypotheses are not wanted.
@@ -75,7 +76,7 @@ class Options:
 
   rating: str = 'z'
   min_gap: float = 0.0
-  directions: Sequence[str] = features.DIRECTIONS
+  directions: Sequence[str] = feature_converters.DIRECTIONS
   merge_identical: bool = False
   leave_out: Callable[[str | None], bool] | None = judgments.is_human
 
@@ -171,29 +172,29 @@ def add_tasks(
   Raises:
     ValueError: An unknown kind or direction, or a name is taken.
   """
-  features.check_directions(options.directions)
+  feature_converters.check_directions(options.directions)
   names = {}
   for kind in kinds:
     if kind not in KINDS:
       raise ValueError(f'kinds must be of {KINDS}, not {kind!r}')
     shape, _, suffix = kind.partition('_')
     if shape == 'pairs':
-      output_features = features.pair_features(vocabulary)
+      output_features = feature_converters.pair_features(vocabulary)
       expand: Callable[..., Any] = functools.partial(
-        features.pair_examples,
+        feature_converters.pair_examples,
         directions=tuple(options.directions),
         min_gap=options.min_gap,
       )
     else:
-      output_features = features.group_features(vocabulary)
-      expand = features.group_examples
+      output_features = feature_converters.group_features(vocabulary)
+      expand = feature_converters.group_examples
     names[kind] = parallel.task_name(name, *key, kind)
     seqio.TaskRegistry.add(
       names[kind],
       source=make_source('source' if suffix else 'reference'),
       preprocessors=[
         *prepare,
-        features.tokenize_judgments,
+        feature_converters.tokenize_judgments,
         seqio.CacheDatasetPlaceholder(),
         expand,
       ],

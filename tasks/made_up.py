@@ -24,8 +24,9 @@ from typing import Any
 import numpy as np
 import seqio
 
-from t5score_jax.data import features, judgments
+from t5score_jax.data import judgments
 from t5score_jax.data.records import Segment
+from t5score_jax.inputs import feature_converters
 from t5score_jax.tasks import judged, parallel, sources
 from t5score_jax.tasks.vocabularies import seqio_vocabulary
 
@@ -156,7 +157,7 @@ def _register() -> None:
       seqio.CacheDatasetPlaceholder(),
       seqio.preprocessors.append_eos_after_trim,
     ],
-    output_features=features.text_features(vocabulary),
+    output_features=feature_converters.text_features(vocabulary),
   )
 
   def make_source(shared: str) -> seqio.DataSource:

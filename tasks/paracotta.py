@@ -8,7 +8,7 @@ code (`en.tsv`, `paracotta_en.txt`, `en-para.tsv.gz`), once.
 Pairs whose lexical BLEU is from 0 to 20 are kept, those that are lexically
 diverse (Qin et al. 2022, T5Score, appendix A.9.2): sacrebleu's sentence BLEU of
 the second against the first, Chinese with sacrebleu's `zh` tokenizer, the rest
-with `13a`. BLEU is computed while reading; `scripts/prepare_paracotta.py` does
+with `13a`. BLEU is computed while reading; `scripts/prepare/paracotta.py` does
 it once and for all.
 
 For each language the tasks `paracotta_LANG` and `paracotta_LANG_both`

@@ -24,8 +24,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 import seqio
 import tensorflow as tf
 
-from t5score_jax.data import features
 from t5score_jax.data.files import RecordError
+from t5score_jax.inputs import feature_converters
 from t5score_jax.tasks import columns, environment, mixtures, sources
 from t5score_jax.tasks.vocabularies import seqio_vocabulary
 
@@ -101,7 +101,7 @@ def add_tasks(
         seqio.CacheDatasetPlaceholder(),
         seqio.preprocessors.append_eos_after_trim,
       ],
-      output_features=features.text_features(vocabulary),
+      output_features=feature_converters.text_features(vocabulary),
       shuffle_buffer_size=20_000,
     )
 

@@ -36,8 +36,9 @@ from typing import Any
 import seqio
 import tensorflow as tf
 
-from t5score_jax.data import features, judgments
+from t5score_jax.data import judgments
 from t5score_jax.data.records import Segment
+from t5score_jax.inputs import feature_converters
 from t5score_jax.tasks import (
   columns,
   environment,
@@ -149,20 +150,20 @@ def across_segments(
   output_features: Mapping[str, seqio.Feature],
   sequence_length: Mapping[str, int] | None = None,
   *,
-  directions: Sequence[str] = features.DIRECTIONS,
+  directions: Sequence[str] = feature_converters.DIRECTIONS,
   window: int = WINDOW,
 ) -> tf.data.Dataset:
   """Pairs segments at random, within windows, the better one first.
 
   Args:
-    dataset: Groups of one, as `features.tokenize_judgments` leaves them.
+    dataset: Groups of one, as `feature_converters.tokenize_judgments` leaves them.
     output_features: The task's.
     sequence_length: The most ids of `inputs` and `targets`; None for any.
     directions: Which directions; each is an example of its own.
     window: How many successive segments are paired with each other.
 
   Returns:
-    Examples as of `features.pair_examples`, but with two shared texts.
+    Examples as of `feature_converters.pair_examples`, but with two shared texts.
   """
   single = dataset.map(
     lambda example: {
@@ -181,7 +182,7 @@ def across_segments(
     gap = tf.gather(ratings, couples[:, 0]) - tf.gather(ratings, couples[:, 1])
     couples = tf.where(gap[:, tf.newaxis] > 0, couples, couples[:, ::-1])
     couples = tf.boolean_mask(couples, gap != 0)
-    return features.list_pairs(
+    return feature_converters.list_pairs(
       example['shared'],
       example['hypotheses'],
       ratings,
@@ -200,7 +201,7 @@ def register(
   *,
   name: str = 'qe20',
   rating: str = 'z',
-  directions: Sequence[str] = features.DIRECTIONS,
+  directions: Sequence[str] = feature_converters.DIRECTIONS,
 ) -> dict[str, str]:
   """Registers the tasks and the mixture of a folder.
 
@@ -218,7 +219,7 @@ def register(
     FileNotFoundError: No such folder, nothing in it, or no vocabulary.
     ValueError: A name is taken, or an unknown direction.
   """
-  features.check_directions(directions)
+  feature_converters.check_directions(directions)
   encoder = seqio_vocabulary(vocabulary)
   languages = {}
   for language_pair, files in files_of(folder).items():
@@ -231,11 +232,11 @@ def register(
         sources.JUDGED_GROUP,
       ),
       preprocessors=[
-        features.tokenize_judgments,
+        feature_converters.tokenize_judgments,
         seqio.CacheDatasetPlaceholder(),
         functools.partial(across_segments, directions=tuple(directions)),
       ],
-      output_features=features.pair_features(encoder),
+      output_features=feature_converters.pair_features(encoder),
       shuffle_buffer_size=20_000,
     )
     languages[task] = language_pair

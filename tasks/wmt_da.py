@@ -17,7 +17,7 @@ collections): comma-separated with a header of
 
 Any file `NAME.csv` (also with `.gz`) of the folder is read. Files of records
 named `YEAR.LP.jsonl` or `.tsv` may lie beside them (`judged`), which are much
-quicker to find one's way in: `scripts/prepare_judgments.py` writes them.
+quicker to find one's way in: `scripts/prepare/judgments.py` writes them.
 
 Tasks and mixtures: `judged` says; for example `wmt_da_2019_de_en_pairs`,
 `wmt_da_2017_2019_pairs` (the paper's training set, if the folder holds those

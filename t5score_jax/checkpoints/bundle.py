@@ -22,12 +22,8 @@ from typing import Any
 
 import numpy as np
 
-from t5score_jax.checkpoints import (
-  folders,
-  layouts,
-  safetensors_files,
-  weights,
-)
+from t5score_jax.checkpoints import folders, layouts, weights
+from t5score_jax.checkpoints.formats import safetensors_files
 from t5score_jax.checkpoints.weights import (
   CheckpointError,
   LazyArray,
@@ -306,7 +302,7 @@ def read_source(source: Source) -> Bundle:
 
 
 def detect(path: Path) -> bool:
-  """Whether a path is a bundle; see ``checkpoints/formats.py``."""
+  """Whether a path is a bundle; see ``checkpoints/registry.py``."""
   return is_bundle(path)
 
 

@@ -2,7 +2,7 @@
 
 `open_source` reads what a checkpoint is, `describe` says it, `write` makes the
 other one: a folder that appears whole or not at all. Not here: formats
-(`checkpoints/formats.py`) and the command line.
+(`checkpoints/registry.py`) and the command line.
 """
 
 from __future__ import annotations
@@ -16,12 +16,8 @@ from pathlib import Path
 
 import numpy as np
 
-from t5score_jax.checkpoints import (
-  folders,
-  formats,
-  layouts,
-  safetensors_files,
-)
+from t5score_jax.checkpoints import folders, layouts, registry
+from t5score_jax.checkpoints.formats import safetensors_files
 from t5score_jax.checkpoints.weights import (
   BLOCK_BYTES,
   DTYPES,
@@ -52,10 +48,10 @@ def open_source(
   Raises:
     CheckpointError: It is of no known format, or can't be read.
   """
-  name = format_name or formats.detect(
+  name = format_name or registry.detect(
     path, '--from names the format of one that is not recognised'
   )
-  module = formats.load(name)
+  module = registry.load(name)
   if not path.exists():
     raise CheckpointError(f'{path}: no such file or folder')
   return module.open_source(path, options or Options())
@@ -179,11 +175,11 @@ def write(
       name is taken, or the disk is too small.
     OSError: The folder can't be written.
   """
-  module = formats.load(format_name)
-  if format_name not in formats.writable():
+  module = registry.load(format_name)
+  if format_name not in registry.writable():
     raise CheckpointError(
       f'the format {format_name} can be read, not written; those that can be: '
-      f'{", ".join(formats.writable())}'
+      f'{", ".join(registry.writable())}'
     )
   check_output(folder)
   scan = target_layout(source, format_name, scan_layers)

@@ -13,15 +13,15 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from t5score_jax.checkpoints import bundle, estimators, miniatures
+from t5score_jax.checkpoints import bundle, cross_encoders, regressors
 from t5score_jax.checkpoints.weights import CheckpointError
 from t5score_jax.nn import bert, heads, t5
 
 CONFIG_FILE = bundle.CONFIG_FILE
 _MODULES: tuple[tuple[type, Any], ...] = (
   (t5.T5Config, bundle),
-  (heads.EstimatorConfig, estimators),
-  (bert.BertConfig, miniatures),
+  (heads.EstimatorConfig, regressors),
+  (bert.BertConfig, cross_encoders),
 )
 
 
@@ -63,9 +63,9 @@ def read(
   """
   path = Path(folder)
   module: Any = bundle
-  if estimators.is_estimator(path):
-    module = estimators
-  elif miniatures.is_miniature(path):
-    module = miniatures
+  if regressors.is_estimator(path):
+    module = regressors
+  elif cross_encoders.is_miniature(path):
+    module = cross_encoders
   found: tuple[Any, Any, dict[str, Any]] = module.read_description(path)
   return found

@@ -2,7 +2,7 @@
 
 A name or a path is enough to know which metric it means, before JAX or a weight
 is loaded. Not here: reading models, and formats to convert from
-(``checkpoints/formats.py``).
+(``checkpoints/registry.py``).
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from typing import Any
 
 #: A T5 network in this library's description (``checkpoints/bundle.py``).
 BUNDLE = 'bundle'
-#: COMET's or COMES's regressor (``checkpoints/estimators.py``).
+#: COMET's or COMES's regressor (``checkpoints/regressors.py``).
 ESTIMATOR = 'estimator'
-#: Unbabel's own layout of it (``checkpoints/comet.py``).
+#: Unbabel's own layout of it (``checkpoints/formats/comet.py``).
 COMET = 'comet'
-#: FrugalScore's cross-encoder (``checkpoints/miniatures.py``).
+#: FrugalScore's cross-encoder (``checkpoints/cross_encoders.py``).
 MINIATURE = 'miniature'
-#: An encoder of the BERT family (``checkpoints/encoders.py``).
+#: An encoder of the BERT family (``checkpoints/formats/huggingface/encoders.py``).
 ENCODER = 'encoder'
 
 #: Each in words.

@@ -24,19 +24,18 @@ import numpy as np
 import orbax.checkpoint as ocp
 from orbax.checkpoint import checkpoint_managers
 
-from t5score_jax import processes
 from t5score_jax.checkpoints import bundle as bundles
 from t5score_jax.checkpoints import (
+  cross_encoders,
   descriptions,
-  encoders,
-  estimators,
-  formats,
   layouts,
-  miniatures,
-  orbax,
+  registry,
+  regressors,
   selection,
   weights,
 )
+from t5score_jax.checkpoints.formats import orbax
+from t5score_jax.checkpoints.formats.huggingface import encoders
 from t5score_jax.checkpoints.selection import (
   SELECTION_FILE,
   Selection,
@@ -45,6 +44,7 @@ from t5score_jax.checkpoints.selection import (
 from t5score_jax.checkpoints.weights import CheckpointError, LazyArray
 from t5score_jax.data import records
 from t5score_jax.nn import bert, heads
+from t5score_jax.runtime import processes
 
 __all__ = [
   'SELECTION_FILE',
@@ -276,7 +276,7 @@ def initial_params(
 
   Args:
     path: A MODEL_DIR (its best checkpoint), a `checkpoint_N` in one, a
-      checkpoint of any format of `checkpoints/formats.py`, or the folder of an
+      checkpoint of any format of `checkpoints/registry.py`, or the folder of an
       encoder, a miniature or an estimator. Several complete each other; what
       two hold comes from the later.
     shapes: The parameters as `jax.ShapeDtypeStruct`s with shardings.
@@ -330,12 +330,12 @@ def _open_initial(
 ) -> Mapping[str, LazyArray]:
   """Opens the parameters of any network, in the layout that is wanted."""
   if not orbax.detect(folder):
-    if estimators.is_estimator(folder):
+    if regressors.is_estimator(folder):
       biases = [n for n in wanted if re.fullmatch(r'estimator/.*/bias', n)]
       last = wanted[max(biases)].shape[-1] if biases else None
-      return estimators.open_weights(folder, last)
-    if miniatures.is_miniature(folder):
-      return _in_memory(miniatures.load(folder).params)
+      return regressors.open_weights(folder, last)
+    if cross_encoders.is_miniature(folder):
+      return _in_memory(cross_encoders.load(folder).params)
     if encoders.is_encoder(folder):
       return _in_memory({'encoder': encoders.load_encoder(folder).params})
   stored = _open_weights(folder)
@@ -357,10 +357,10 @@ def _in_memory(params: PyTree) -> dict[str, LazyArray]:
 
 def _open_weights(folder: Path) -> Mapping[str, LazyArray]:
   """Opens the parameters of any network, by name."""
-  name = formats.detect(folder)
+  name = registry.detect(folder)
   if name == 'orbax':
     return orbax.open_weights(folder)
-  return formats.load(name).open_source(folder, weights.Options()).weights
+  return registry.load(name).open_source(folder, weights.Options()).weights
 
 
 def _place(array: LazyArray, want: Any) -> jax.Array:
@@ -387,7 +387,7 @@ def load_for_scoring(path: str | os.PathLike[str]) -> bundles.Bundle:
   Args:
     path: A bundle, a MODEL_DIR (its best checkpoint by `selection.json`,
       otherwise its latest), a `checkpoint_N` in one, or a checkpoint of any
-      format of `checkpoints/formats.py`, T5X's for one.
+      format of `checkpoints/registry.py`, T5X's for one.
 
   Returns:
     A bundle with float32 NumPy weights, the moving average where the run had
@@ -397,8 +397,8 @@ def load_for_scoring(path: str | os.PathLike[str]) -> bundles.Bundle:
     CheckpointError: Nothing of the kind, or a damaged one.
   """
   folder = Path(path)
-  name = formats.detect(folder)
-  source = formats.load(name).open_source(folder, weights.Options())
+  name = registry.detect(folder)
+  source = registry.load(name).open_source(folder, weights.Options())
   for note in source.notes:
     _LOGGER.warning('%s: %s', folder, note)
   return bundles.read_source(source)
@@ -406,7 +406,7 @@ def load_for_scoring(path: str | os.PathLike[str]) -> bundles.Bundle:
 
 def load_regressor(
   path: str | os.PathLike[str],
-) -> estimators.Estimator | miniatures.Miniature:
+) -> regressors.Estimator | cross_encoders.Miniature:
   """Loads an estimator or a miniature from wherever it lies.
 
   Args:
@@ -421,20 +421,20 @@ def load_regressor(
   if not folder.is_dir():
     raise FileNotFoundError(f'no model {str(path)!r}: there is no such folder')
   if not orbax.detect(folder):
-    kind = estimators if estimators.is_estimator(folder) else miniatures
-    loaded: estimators.Estimator | miniatures.Miniature = kind.load(folder)
+    kind = regressors if regressors.is_estimator(folder) else cross_encoders
+    loaded: regressors.Estimator | cross_encoders.Miniature = kind.load(folder)
     return loaded
   checkpoint = selection.find_checkpoint(folder)
   config, tokenizer, settings = descriptions.read(checkpoint.parent)
   stored = orbax.open_weights(checkpoint)
   if isinstance(config, heads.EstimatorConfig):
     where = str(checkpoint)
-    return estimators.assemble(config, tokenizer, settings, stored, where)
+    return regressors.assemble(config, tokenizer, settings, stored, where)
   if not isinstance(config, bert.BertConfig):
     raise CheckpointError(f'{path}: a run of T5, not of a regressor')
   arrays = {n: np.asarray(a.read(), np.float32) for n, a in stored.items()}
   params = bundles.nest(arrays)
-  return miniatures.Miniature(config, params, tokenizer, settings)
+  return cross_encoders.Miniature(config, params, tokenizer, settings)
 
 
 def _check_description(folder: Path, config: Any, vocabulary: Any) -> None:

@@ -32,6 +32,7 @@ import ml_dtypes
 import numpy as np
 
 from t5score_jax.data import vocab
+from t5score_jax.errors import T5ScoreError
 
 if TYPE_CHECKING:
   from t5score_jax.nn.t5 import T5Config
@@ -51,7 +52,7 @@ SHARD_BYTES = 5 * 10**9
 _SHOWN = 20
 
 
-class CheckpointError(ValueError):
+class CheckpointError(T5ScoreError, ValueError):
   """A checkpoint is missing, damaged or of another model; says which."""
 
 

@@ -256,7 +256,7 @@ def _setting(text: str) -> tuple[str, Any]:
 
 
 def _limit(text: str) -> tuple[str, float]:
-  from t5score_jax.leaderboard import sandbox
+  from t5score_jax.leaderboard.web import sandbox
 
   name, _, value = text.partition('=')
   known = sandbox.Limits.__dataclass_fields__

@@ -98,7 +98,8 @@ def add_subcommands(subparsers: Any) -> None:
 
 
 def _build(args: argparse.Namespace) -> None:
-  from t5score_jax.leaderboard import page, store
+  from t5score_jax.leaderboard import store
+  from t5score_jax.leaderboard.web import page
 
   with store.Store(args.board) as board:
     count = page.build(board, args.folder)
@@ -108,7 +109,8 @@ def _build(args: argparse.Namespace) -> None:
 
 
 def _serve(args: argparse.Namespace) -> None:
-  from t5score_jax.leaderboard import access, store
+  from t5score_jax.leaderboard import store
+  from t5score_jax.leaderboard.web import access
 
   if args.new_token and args.revoke:
     raise _usage.UsageError('give --new-token or --revoke')
@@ -132,7 +134,7 @@ def _serve(args: argparse.Namespace) -> None:
 def _run_server(args: argparse.Namespace) -> None:
   import uvicorn
 
-  from t5score_jax.leaderboard import sandbox, server
+  from t5score_jax.leaderboard.web import sandbox, server
 
   commands = not args.no_commands
   if commands and sandbox.mechanism() == 'none':
@@ -187,7 +189,7 @@ def _announce(running: Any, over: threading.Event) -> None:
 
 def _keep_worker(board: str, over: threading.Event) -> None:
   """Runs the worker, and a new one where it dies."""
-  command = [sys.executable, '-m', 't5score_jax.leaderboard.jobs', board]
+  command = [sys.executable, '-m', 't5score_jax.leaderboard.web.jobs', board]
   while not over.is_set():
     worker = subprocess.Popen(command, start_new_session=True)
     while worker.poll() is None and not over.wait(0.2):

@@ -99,7 +99,9 @@ def convert(args: argparse.Namespace) -> str:
 
 def _load(args: argparse.Namespace) -> Any:
   """An Estimator, a Miniature or an EncoderBundle."""
-  from t5score_jax.checkpoints import comet, encoders, native
+  from t5score_jax.checkpoints import native
+  from t5score_jax.checkpoints.formats import comet
+  from t5score_jax.checkpoints.formats.huggingface import encoders
 
   kind = _kind(args)
   if kind == kinds.COMET:
@@ -116,12 +118,13 @@ def _load(args: argparse.Namespace) -> Any:
 
 def _chosen(model: Any, format: str) -> tuple[str, Any]:
   """What to say of the model, and the part of it that is written."""
-  from t5score_jax.checkpoints import encoders, estimators, miniatures
+  from t5score_jax.checkpoints import cross_encoders, regressors
+  from t5score_jax.checkpoints.formats.huggingface import encoders
 
-  if isinstance(model, miniatures.Miniature):
+  if isinstance(model, cross_encoders.Miniature):
     return kinds.MINIATURE_ARCHITECTURE, model
   head = ''
-  if isinstance(model, estimators.Estimator):
+  if isinstance(model, regressors.Estimator):
     if format != 'hf':
       outputs = ', '.join(model.config.outputs)
       reads = 'with' if model.config.reference else 'without'
@@ -136,13 +139,15 @@ def _chosen(model: Any, format: str) -> tuple[str, Any]:
 
 
 def _save(model: Any, folder: Path, format: str, dtype: str) -> None:
-  from t5score_jax.checkpoints import comet, encoders, estimators, miniatures
+  from t5score_jax.checkpoints import cross_encoders, regressors
+  from t5score_jax.checkpoints.formats import comet
+  from t5score_jax.checkpoints.formats.huggingface import encoders
 
   if format == 'comet':
     comet.save_comet(model, folder)
   elif format == 'estimator':
-    estimators.save(model, folder, dtype)
-  elif isinstance(model, miniatures.Miniature):
-    miniatures.save(model, folder, dtype)
+    regressors.save(model, folder, dtype)
+  elif isinstance(model, cross_encoders.Miniature):
+    cross_encoders.save(model, folder, dtype)
   else:
     encoders.save_encoder(model, folder, dtype)

@@ -11,16 +11,9 @@ from collections.abc import Sequence
 
 from t5score_jax.commands import _score_files, _usage
 from t5score_jax.data import tables as data_tables
-from t5score_jax.evaluation import (
-  correlation,
-  darr,
-  layouts,
-  mqm,
-  permutation,
-  plots,
-  questions,
-  tables,
-)
+from t5score_jax.evaluation import correlation, darr, permutation, questions
+from t5score_jax.evaluation.readers import layouts, mqm
+from t5score_jax.evaluation.reports import plots, tables
 
 REPORTS = ('wmt20', 'categories')
 # What the parser leaves at None, so that `settle` knows what was given.

@@ -14,16 +14,12 @@ from t5score_jax.commands import _correlate_arguments, _score_files, _usage
 from t5score_jax.evaluation import (
   agreement,
   correlation,
-  layouts,
-  mqm,
   parts,
-  plots,
   questions,
   scores,
-  tables,
-  wmt20,
-  wmt20_tables,
 )
+from t5score_jax.evaluation.readers import layouts, mqm
+from t5score_jax.evaluation.reports import plots, tables, wmt20, wmt20_tables
 
 
 def wmt20_report(args: argparse.Namespace) -> str:

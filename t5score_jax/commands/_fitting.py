@@ -1,7 +1,7 @@
 """What the verbs that train estimators have in common.
 
 Not a verb by itself (hence the underscore); not here: the training
-(`fitting.py`).
+(`fitting/fit.py`).
 """
 
 from __future__ import annotations
@@ -36,14 +36,14 @@ def run(verb: str, body: Callable[[], str]) -> int:
     The exit code.
   """
   # Imported here: help needs no JAX.
-  from t5score_jax import fitting
+  from t5score_jax.fitting import fit
 
   try:
     text = body()
   except (UsageError, _gin.ConfigurationError) as error:
     print(f't5score {verb}: {error}', file=sys.stderr)
     return 2
-  except fitting.Stopped as error:
+  except fit.Stopped as error:
     print(
       f't5score {verb}: {error.reason}; the same command goes on',
       file=sys.stderr,

@@ -15,7 +15,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from t5score_jax import tensorflow_settings
+from t5score_jax.errors import T5ScoreError
+from t5score_jax.runtime import tensorflow_settings
 
 _BINDING = '--gin.NAME'
 FINE_TUNE_FILE = 'runs/comes_fine_tune.gin'
@@ -39,7 +40,7 @@ _EXTRAS = {
 _INCLUDE = re.compile(r"""^[ \t]*include[ \t]+(['"])(.+?)\1""", re.MULTILINE)
 
 
-class ConfigurationError(ValueError):
+class ConfigurationError(T5ScoreError, ValueError):
   """What is wrong with the gin files or flags, for a person."""
 
 

@@ -1,7 +1,7 @@
 """The metric of a command line: its flags, its options, and loading it.
 
 Shared by every verb that scores. Which metric a folder means is in
-`metrics/_loading.py`; nothing here imports JAX before a metric is loaded.
+`metrics/registry.py`; nothing here imports JAX before a metric is loaded.
 
 Not a verb by itself (hence the underscore).
 """
@@ -17,10 +17,10 @@ from typing import Any
 
 from t5score_jax.checkpoints import kinds
 from t5score_jax.commands import _usage
-from t5score_jax.metrics import _loading, base
-from t5score_jax.options import OptionError
+from t5score_jax.errors import OptionError
+from t5score_jax.metrics import base, registry
 
-# Those of metrics/t5score.py and placement.py, whose import takes a second; a
+# Those of metrics/t5score.py and inference/placement.py, whose import takes a second; a
 # test compares them.
 DIRECTIONS = ('f', 'precision', 'recall', 'source', 'ref_src')
 DTYPES = ('float32', 'bfloat16')
@@ -52,7 +52,7 @@ def add_choice(group: Any, required: bool = False) -> None:
     group: A parser, or a group of one.
     required: Whether -m has to be given.
   """
-  default = '' if required else f' (default: {_loading.DEFAULT_MODEL})'
+  default = '' if required else f' (default: {registry.DEFAULT_MODEL})'
   group.add_argument(
     '-m',
     '--model',
@@ -68,7 +68,7 @@ def add_choice(group: Any, required: bool = False) -> None:
   group.add_argument(
     '--metric',
     metavar='METRIC',
-    help=f'one of {", ".join(base.available_metrics())}, or a variant; -m is '
+    help=f'one of {", ".join(registry.available_metrics())}, or a variant; -m is '
     'then its model (default: what -m says)',
   )
   group.add_argument(
@@ -177,7 +177,7 @@ def metric_options(args: argparse.Namespace) -> dict[str, Any]:
     raise UsageError('--direction ref_src is never --source-based')
   # `-m comes` names the metric, so that its model is an option like others.
   has_model = metric is not None or (
-    args.model is not None and not _loading.is_metric(args.model)
+    args.model is not None and not registry.is_metric(args.model)
   )
   for text, (name, equals, value) in zip(args.option, texts, strict=True):
     if not (name and equals):
@@ -227,20 +227,20 @@ def load(
   """
   choice, given = _given(model, options, metric)
   with _explained(choice, metric):
-    return base.load_metric(choice.metric, **given)
+    return registry.load_metric(choice.metric, **given)
 
 
 @contextlib.contextmanager
-def _explained(choice: _loading.Choice, metric: str | None) -> Iterator[None]:
+def _explained(choice: registry.Choice, metric: str | None) -> Iterator[None]:
   """Errors of loading as a command line has them."""
   try:
     yield
-  except (TypeError, _loading.ChoiceError, OptionError) as error:
+  except (TypeError, registry.ChoiceError, OptionError) as error:
     raise UsageError(str(error)) from error
   except FileNotFoundError as error:
     if metric is not None or Path(str(choice.model)).exists():
       raise
-    others = [m for m in base.available_metrics() if m != 't5score']
+    others = [m for m in registry.available_metrics() if m != 't5score']
     raise FileNotFoundError(
       f'{error}{"" if str(error).endswith("?") else "."} Other metrics: '
       + ', '.join(others)
@@ -260,14 +260,14 @@ def check(
   """
   choice, given = _given(model, options, metric)
   with _explained(choice, metric):
-    _loading.checked_options(choice.metric, given)
+    registry.checked_options(choice.metric, given)
     if given.get(_MODEL) is not None:
       kinds.folder(given[_MODEL])
 
 
 def _given(
   model: str | None, options: Mapping[str, Any], metric: str | None
-) -> tuple[_loading.Choice, dict[str, Any]]:
+) -> tuple[registry.Choice, dict[str, Any]]:
   """The choice, and all options with the model."""
   choice = _choose(model, metric, _MODEL in options)
   given = {**choice.options, **options}
@@ -285,25 +285,25 @@ def model_folder(
     UsageError: As for `load`.
   """
   choice = _choose(model, metric, _MODEL in options)
-  defaults = _loading.options_of(choice.metric)
+  defaults = registry.options_of(choice.metric)
   chosen = {**defaults, **choice.options, **options}.get(_MODEL)
   return None if chosen is None else kinds.folder(chosen)
 
 
 def _choose(
   model: str | None, metric: str | None, has_model: bool
-) -> _loading.Choice:
+) -> registry.Choice:
   try:
-    return _loading.choose(model, metric, has_model)
-  except _loading.ChoiceError as error:
+    return registry.choose(model, metric, has_model)
+  except registry.ChoiceError as error:
     raise UsageError(str(error)) from error
 
 
 def _check_flags(metric: str, given: Mapping[str, Any]) -> None:
   """Raises UsageError for a flag that is not the metric's."""
   try:
-    accepted = _loading.options_of(metric)
-  except _loading.ChoiceError as error:
+    accepted = registry.options_of(metric)
+  except registry.ChoiceError as error:
     raise UsageError(str(error)) from error
   flags = [flag for name, flag in _FLAGS.items() if name in accepted]
   for name in given:

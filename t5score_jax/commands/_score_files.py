@@ -10,7 +10,7 @@ from collections.abc import Iterable
 
 from t5score_jax.commands import _usage
 from t5score_jax.data import tables as data_tables
-from t5score_jax.evaluation import layouts, mqm
+from t5score_jax.evaluation.readers import layouts, mqm
 
 # Of `add_layout_arguments`.
 _DEFAULTS = {

@@ -13,12 +13,10 @@ import contextlib
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
+from t5score_jax.errors import UsageError
+
 # A float64 has no more.
 _MOST_DECIMALS = 17
-
-
-class UsageError(ValueError):
-  """The arguments don't go together."""
 
 
 @contextlib.contextmanager

@@ -1,7 +1,7 @@
 """`t5score calibrate`: a metric's scores onto the scale of human ratings.
 
 Scores judged segments with the metric, fits, and says how good the fit is on
-segments that were held out. The function itself is in `calibration.py`.
+segments that were held out. The function itself is in `fitting/calibration.py`.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from t5score_jax import calibration as calibrations
 from t5score_jax.checkpoints import kinds
 from t5score_jax.commands import _metric_arguments as metric_arguments
 from t5score_jax.commands import _score_output, _usage, score
 from t5score_jax.data import files, records, tables
+from t5score_jax.fitting import calibration as calibrations
 from t5score_jax.metrics import base
 
 SUMMARY = "fit a metric's scores to the scale of human ratings"

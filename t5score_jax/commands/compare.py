@@ -19,13 +19,9 @@ from t5score_jax.commands import _score_files, _usage
 from t5score_jax.commands import score as score_verb
 from t5score_jax.data import files
 from t5score_jax.data import tables as data_tables
-from t5score_jax.evaluation import (
-  layouts,
-  scores,
-  system_tables,
-  system_tests,
-  tables,
-)
+from t5score_jax.evaluation import scores, system_tests
+from t5score_jax.evaluation.readers import layouts
+from t5score_jax.evaluation.reports import system_tables, tables
 from t5score_jax.metrics import base
 
 SUMMARY = 'test whether one system is better than another under a metric'

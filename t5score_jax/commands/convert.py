@@ -17,6 +17,7 @@ from pathlib import Path
 from t5score_jax.checkpoints import kinds
 from t5score_jax.commands import _convert_estimator
 from t5score_jax.commands._metric_arguments import positive
+from t5score_jax.errors import UsageError
 
 SUMMARY = 'convert checkpoints between T5X, Hugging Face and this library'
 
@@ -68,10 +69,6 @@ command line is wrong
 
 _UNITS = {'': 1, 'KB': 10**3, 'MB': 10**6, 'GB': 10**9, 'TB': 10**12}
 _SIZE = re.compile(r'(\d+(?:\.\d+)?)\s*([KMGT]?B?)', re.IGNORECASE)
-
-
-class UsageError(ValueError):
-  """The command line does not make sense."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -235,7 +232,7 @@ def run(args: argparse.Namespace) -> int:
 
 def _check_formats(args: argparse.Namespace) -> None:
   """Finds out before anything is opened whether the formats exist."""
-  from t5score_jax.checkpoints import formats
+  from t5score_jax.checkpoints import registry
 
   for flag, given in (
     ('--tokenizer', args.tokenizer),
@@ -245,12 +242,12 @@ def _check_formats(args: argparse.Namespace) -> None:
     if given is not None:
       raise UsageError(f'{flag} is for COMET checkpoints')
   for flag, name, known in (
-    ('--from', args.source_format, formats.readable()),
-    ('--to', args.output_format, formats.writable()),
+    ('--from', args.source_format, registry.readable()),
+    ('--to', args.output_format, registry.writable()),
   ):
     if name is not None and name not in known:
       there = ', '.join(known)
-      problem = 'is read only' if name in formats.readable() else 'is unknown'
+      problem = 'is read only' if name in registry.readable() else 'is unknown'
       raise UsageError(f'{flag} {name}: the format {problem}; use {there}')
   if args.scan and args.output_format != 'orbax':
     raise UsageError(

@@ -17,7 +17,9 @@ from t5score_jax.commands import (
   _usage,
 )
 from t5score_jax.data import files
-from t5score_jax.evaluation import agreement, layouts, plots, scores, tables
+from t5score_jax.evaluation import agreement, scores
+from t5score_jax.evaluation.readers import layouts
+from t5score_jax.evaluation.reports import plots, tables
 
 SUMMARY = 'correlate metric scores with human judgments'
 

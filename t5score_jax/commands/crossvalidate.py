@@ -1,6 +1,6 @@
 """`t5score crossvalidate`: COMES on a corpus, each document by a model apart.
 
-Reads records and gin's configuration, hands both to `crossvalidation.py`,
+Reads records and gin's configuration, hands both to `fitting/crossvalidation.py`,
 writes the joined predictions and prints a table.
 """
 
@@ -25,7 +25,8 @@ from t5score_jax.commands import (
 from t5score_jax.commands._usage import UsageError
 from t5score_jax.data import instances, records
 from t5score_jax.data import tables as data_tables
-from t5score_jax.evaluation import dimensions, tables
+from t5score_jax.evaluation import dimensions
+from t5score_jax.evaluation.reports import tables
 
 SUMMARY = 'train an estimator in folds and judge every document by another'
 
@@ -162,7 +163,7 @@ def run(args: argparse.Namespace) -> int:
 
 def _run(args: argparse.Namespace) -> str:
   # Imported here: help needs no JAX.
-  from t5score_jax import crossvalidation
+  from t5score_jax.fitting import crossvalidation
 
   ratings = tuple(_score_files.split_names(args.ratings))
   try:

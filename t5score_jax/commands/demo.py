@@ -20,7 +20,7 @@ import numpy as np
 
 from t5score_jax.commands import _metric_arguments as metric_arguments
 from t5score_jax.data import files, tables
-from t5score_jax.metrics import _loading, base
+from t5score_jax.metrics import base, registry
 
 SUMMARY = 'score shipped sentences with the embedded model'
 
@@ -74,7 +74,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     '-m',
     '--model',
     metavar='NAME_OR_PATH',
-    default=_loading.DEFAULT_MODEL,
+    default=registry.DEFAULT_MODEL,
     help='as for t5score score (default: %(default)s)',
   )
 
@@ -88,7 +88,7 @@ def run(args: argparse.Namespace) -> int:
     scores = {
       name: score_items(each, items)
       for name, each in zip(
-        names, (metric, base.load_metric('chrf')), strict=True
+        names, (metric, registry.load_metric('chrf')), strict=True
       )
     }
   except BrokenPipeError:

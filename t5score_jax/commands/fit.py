@@ -1,6 +1,6 @@
 """`t5score fit`: one estimator, COMET's or COMES's, from rated records.
 
-Reads records and gin's configuration, hands both to `fitting.py`, and says what
+Reads records and gin's configuration, hands both to `fitting/fit.py`, and says what
 came of it.
 """
 
@@ -132,19 +132,19 @@ def run(args: argparse.Namespace) -> int:
 
 def _run(args: argparse.Namespace) -> str:
   # Imported here: help needs no JAX.
-  from t5score_jax import fitting
+  from t5score_jax.fitting import fit
 
   ratings = tuple(_score_files.split_names(args.ratings))
   learned = _read(args.input, '--input', ratings)
   if args.validation:
     parts = {
-      fitting.TRAIN: learned,
-      fitting.VALIDATION: _read(args.validation, '--validation', ratings),
+      fit.TRAIN: learned,
+      fit.VALIDATION: _read(args.validation, '--validation', ratings),
     }
   else:
-    parts = _divided(args, fitting, learned)
+    parts = _divided(args, fit, learned)
   with _score_output.Bar('encoding', args.quiet) as progress:
-    found = fitting.fit(
+    found = fit.fit(
       parts,
       ratings,
       args.work,
@@ -159,8 +159,8 @@ def _run(args: argparse.Namespace) -> str:
   counts = found.instances
   text = (
     f'{found.folder}: an estimator of {", ".join(ratings)}, learned from '
-    f'{counts[fitting.TRAIN]:,} instances, validated on '
-    f'{counts[fitting.VALIDATION]:,}'
+    f'{counts[fit.TRAIN]:,} instances, validated on '
+    f'{counts[fit.VALIDATION]:,}'
   )
   return f'{text}\n{found.chosen}' if found.chosen else text
 

@@ -1,7 +1,7 @@
 """`t5score infer`: texts that a model writes, or scores of given ones, in bulk.
 
 Reads the command line, for files or for a SeqIO task by gin. How a run is cut,
-resumed and written is `inference.py`.
+resumed and written is `inference/bulk.py`.
 """
 
 from __future__ import annotations
@@ -11,13 +11,13 @@ import sys
 import time
 from typing import Any
 
-from t5score_jax import processes
 from t5score_jax.commands import _gin, score
 from t5score_jax.commands import _metric_arguments as metric_arguments
+from t5score_jax.runtime import processes
 
 SUMMARY = 'write texts for inputs (predict), or score targets, in bulk'
 
-# Those of inference.py, whose import takes seconds; a test compares them.
+# Those of inference/bulk.py, whose import takes seconds; a test compares them.
 MODES = ('predict', 'score')
 FORMATS = ('jsonl', 'text')
 SHARD = 10_000
@@ -195,13 +195,13 @@ def check(args: argparse.Namespace) -> None:
 
 def _from_files(args: argparse.Namespace) -> dict[str, Any]:
   """Infers over files; returns the totals of the output."""
-  from t5score_jax import inference
-  from t5score_jax.metrics import t5score
-  from t5score_jax.search import Method
+  from t5score_jax.checkpoints import loading
+  from t5score_jax.inference import bulk
+  from t5score_jax.inference.search import Method
 
   method = {n: v for n in _METHOD if (v := getattr(args, n)) is not None}
   try:
-    options = inference.Options(
+    options = bulk.Options(
       args.mode or 'predict',
       Method(**method),
       args.max_length,
@@ -211,16 +211,16 @@ def _from_files(args: argparse.Namespace) -> dict[str, Any]:
     )
   except ValueError as error:
     raise score.UsageError(str(error)) from error
-  bundle = t5score.load_model(args.model)
-  totals = inference.run(
-    inference.from_files(
+  bundle = loading.load_model(args.model)
+  totals = bulk.run(
+    bulk.from_files(
       args.inputs, args.targets, bool(bundle.settings.get('lowercase'))
     ),
-    inference.work(bundle, options),
+    bulk.work(bundle, options),
     args.output,
-    inference.identity_of(bundle, options),
+    bulk.identity_of(bundle, options),
     format=args.format or 'jsonl',
-    shard_size=args.shard_size or inference.DEFAULT_SHARD,
+    shard_size=args.shard_size or bulk.DEFAULT_SHARD,
     restart=args.restart,
     said=_Reporter(args.quiet).said,
   )
@@ -231,11 +231,11 @@ def _from_gin(args: argparse.Namespace) -> dict[str, Any]:
   """Infers over SeqIO tasks; returns the totals of each output."""
   import gin
 
-  from t5score_jax import inference
+  from t5score_jax.inference import bulk
 
   _gin.configure(args.gin_file, args.gin_bindings, args.gin_search_paths)
   try:
-    infer = gin.get_configurable(inference.infer)
+    infer = gin.get_configurable(bulk.infer)
     return infer(restart=args.restart, said=_Reporter(args.quiet).said)
   except (ValueError, TypeError) as error:
     # A macro without a value, or an argument that there is not.

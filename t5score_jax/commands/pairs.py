@@ -20,13 +20,13 @@ from typing import Any
 
 import numpy as np
 
-import t5score_jax
 from t5score_jax.commands import _record_files, _usage
 from t5score_jax.commands._record_files import RecordFile
 from t5score_jax.commands._usage import UsageError
 from t5score_jax.data import files, pair_shards, tables
 from t5score_jax.data import pairs as data_pairs
 from t5score_jax.data.denoising import Noise
+from t5score_jax.version import __version__
 
 SUMMARY = 'make pairs of related texts, to distil a metric on'
 
@@ -336,7 +336,7 @@ def _run(args: argparse.Namespace) -> None:
     **inputs.identity(),
     'recipe': dataclasses.asdict(recipe),
     'shard_size': args.shard_size,
-    'version': t5score_jax.__version__,
+    'version': __version__,
   }
   is_new = not os.path.exists(args.output)
   folder = pair_shards.Folder(args.output, 'pairs', identity)

@@ -1,7 +1,7 @@
 """`t5score precompile`: does it fit, before a slice is rented.
 
 Reads the same flags as `t5score train`; what is compiled and measured is
-`training/precompile.py`.
+`precompile/train_step.py`.
 """
 
 from __future__ import annotations
@@ -170,7 +170,7 @@ def _survived(work: Callable[[], int]) -> int:
 
 
 def _run(args: argparse.Namespace) -> int:
-  from t5score_jax.training import topologies
+  from t5score_jax.precompile import topologies
 
   try:
     automatic = args.topology.split(':')[0] == 'auto'
@@ -195,15 +195,15 @@ def _run(args: argparse.Namespace) -> int:
 def _print_reports(
   args: argparse.Namespace, asked: Any, automatic: bool
 ) -> int:
-  from t5score_jax.training import precompile, topologies
+  from t5score_jax.precompile import topologies, train_step
 
   found = None
   try:
-    with precompile.effort(args.effort == 'full'):
+    with train_step.effort(args.effort == 'full'):
       for found in _reports(args, asked, automatic):
         text = json.dumps(found.as_dict()) if args.json else as_text(found)
         print(text, flush=True)
-  except (precompile.PrecompileError, topologies.TopologyError) as error:
+  except (train_step.PrecompileError, topologies.TopologyError) as error:
     print(f't5score precompile: {error}', file=sys.stderr)
     return 1
   if automatic and found is not None and not args.json:
@@ -218,11 +218,11 @@ def _print_reports(
 def _reports(
   args: argparse.Namespace, asked: Any, automatic: bool
 ) -> Iterator[Any]:
-  from t5score_jax.training import precompile, topologies
+  from t5score_jax.precompile import topologies, train_step
 
   if automatic:
     kind = args.topology.partition(':')[2] or _KIND
-    yield from precompile.smallest(kind, asked)
+    yield from train_step.smallest(kind, asked)
   else:
     yield asked.on(topologies.get(args.topology))
 
@@ -243,24 +243,24 @@ def _asked_for(args: argparse.Namespace) -> Any:
   Raises:
     ConfigurationError: What is missing or wrong.
   """
-  from t5score_jax.training import precompile, precompile_scoring
+  from t5score_jax.precompile import scoring, train_step
 
   model = _configured('model')
   try:
     if args.run_mode == 'score':
-      return precompile_scoring.Scoring(
+      return scoring.Scoring(
         config=model.config,
         dtype=args.dtype,
         batch=_SCORE_BATCH if args.batch is None else args.batch,
         lengths=_lengths(args, _SCORE_LENGTHS),
         num_partitions=1 if args.partitions is None else args.partitions,
       )
-    batch, pairs, unit = precompile.batch_shapes(
+    batch, pairs, unit = train_step.batch_shapes(
       model,
       _given(args.batch, 'BATCH_SIZE', lambda: _macro('BATCH_SIZE', '--batch')),
       _lengths(args, None),
     )
-  except precompile.PrecompileError as error:
+  except train_step.PrecompileError as error:
     raise _gin.ConfigurationError(str(error)) from error
   partitioner = _configured('partitioner')
   if args.partitions is not None:
@@ -271,7 +271,7 @@ def _asked_for(args: argparse.Namespace) -> Any:
     partitioner = dataclasses.replace(
       partitioner, fully_sharded=args.fully_sharded
     )
-  return precompile.Training(
+  return train_step.Training(
     model=model,
     optimizer=_configured('optimizer'),
     partitioner=partitioner,
@@ -291,7 +291,7 @@ def _given(flag: int | None, name: str, otherwise: Callable[[], Any]) -> int:
   Raises:
     ConfigurationError: Gin's is no whole number, or less than 1.
   """
-  from t5score_jax.training import ranges
+  from t5score_jax.runtime import ranges
 
   value: int = otherwise() if flag is None else flag
   ranges.check_whole(_gin.ConfigurationError, 1, **{name: value})
@@ -388,9 +388,9 @@ def as_text(report: Any) -> str:
 
 
 def _assumptions() -> str:
-  from t5score_jax.training import precompile
+  from t5score_jax.precompile import train_step
 
-  return precompile.ASSUMPTIONS
+  return train_step.ASSUMPTIONS
 
 
 def _gib(size: float) -> str:

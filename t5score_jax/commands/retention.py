@@ -1,7 +1,7 @@
 """`t5score retention`: what distilled metrics keep of their teacher.
 
 Loads, times and scores; the numbers and the table are in
-`evaluation/retention.py`, the picture in `evaluation/plots.py`.
+`evaluation/reports/retention.py`, the picture in `evaluation/reports/plots.py`.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from t5score_jax.commands import _metric_arguments as metric_arguments
 from t5score_jax.commands import _record_files, _usage, score
 from t5score_jax.data import files
 from t5score_jax.data.records import Segment
-from t5score_jax.evaluation import plots, retention, tables
+from t5score_jax.evaluation.reports import plots, retention, tables
 
 SUMMARY = 'compare distilled metrics with their teacher: agreement, speed, size'
 

@@ -13,8 +13,6 @@ import sys
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from t5score_jax import calibration as calibrations
-from t5score_jax import processes
 from t5score_jax.commands import _score_output
 from t5score_jax.commands._metric_arguments import (
   UsageError,
@@ -26,7 +24,9 @@ from t5score_jax.commands._metric_arguments import (
 )
 from t5score_jax.data import files, records, tables
 from t5score_jax.data.records import Segment
+from t5score_jax.fitting import calibration as calibrations
 from t5score_jax.metrics import base
+from t5score_jax.runtime import processes
 
 SUMMARY = 'score texts with T5Score, COMES, BERTScore, BLEU or any other metric'
 

@@ -12,8 +12,8 @@ import re
 import sys
 import traceback
 
-from t5score_jax import processes
 from t5score_jax.commands import _gin
+from t5score_jax.runtime import processes
 
 SUMMARY = 'train a model from gin configuration files'
 
@@ -36,7 +36,7 @@ Macros, most of them T5X's (--gin.NAME=VALUE; strings need quotes of their own):
   RANDOM_SEED               of initial weights and dropout
 data:
   MIXTURE_OR_TASK_NAME      SeqIO task or mixture; or, with runs/arrays.gin,
-  ARRAYS                    folder made by scripts/cache_batches.py
+  ARRAYS                    folder made by scripts/prepare/cache_batches.py
   TASK_FEATURE_LENGTHS      most tokens, as {'inputs': 64, 'targets': 64}
   BATCH_SIZE                examples a step
   USE_CACHED_TASKS          whether SeqIO reads its cache (False)
@@ -68,7 +68,7 @@ examples:
       --gin.VOCABULARY="'/data/mt5.model'" \\
       --gin.ARRAYS="'/data/paracotta'" --gin_file=runs/arrays.gin
 
-many processes, each with its index (scripts/launch_hosts.sh does this):
+many processes, each with its index (scripts/launch/hosts.sh does this):
   t5score train ... --coordinator_address=10.0.0.1:8476 \\
       --process_count=2 --process_index=0
 
@@ -170,7 +170,7 @@ def explain(error: Exception) -> tuple[int, str]:
     processes.ProcessError,
     loop.TrainingError,
     loop.native.CheckpointError,
-    loop.inputs.DatasetError,
+    loop.datasets.DatasetError,
     loop.optimizers.OptimizerError,
     loop.partitioning.MeshError,
     loop.partitioning.shares.ShareError,

@@ -29,10 +29,12 @@ import zlib
 from collections.abc import Iterable, Iterator
 from typing import IO, Any, BinaryIO
 
+from t5score_jax.errors import T5ScoreError
+
 _GZIP_MAGIC = b'\x1f\x8b'
 
 
-class RecordError(ValueError):
+class RecordError(T5ScoreError, ValueError):
   """Something in an input or output file is not as it must be.
 
   Attributes:
@@ -63,7 +65,7 @@ class RecordError(ValueError):
     super().__init__(f'{", ".join(place)}: {problem}' if place else problem)
 
 
-class OverwriteError(ValueError):
+class OverwriteError(T5ScoreError, ValueError):
   """An output is one of the inputs too, which would be lost."""
 
 

@@ -4,8 +4,8 @@ A record with several references becomes several instances, and one that
 several people rated stands in a file several times: every reference and every
 judgment is an instance (COMES, section 4.1), while each text is kept once. And
 folds by document, for cross-validation. In plain Python and NumPy. Not here:
-what becomes of the texts (`crossvalidation.py`), nor batches
-(`training/texts.py`).
+what becomes of the texts (`fitting/crossvalidation.py`), nor batches
+(`inputs/texts.py`).
 """
 
 from __future__ import annotations

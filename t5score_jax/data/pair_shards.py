@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from t5score_jax.data import files, tables
+from t5score_jax.errors import T5ScoreError
 
 MANIFEST = 'manifest.json'
 _NAME = re.compile(r'part-([0-9]{5,})\.jsonl\.gz')
@@ -30,7 +31,7 @@ _BLOCK = 2**20
 Row = Mapping[str, str | float]
 
 
-class ShardError(ValueError):
+class ShardError(T5ScoreError, ValueError):
   """A folder of shards is not what it must be; the message says what to do."""
 
 

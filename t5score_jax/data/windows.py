@@ -2,7 +2,7 @@
 
 The papers cut a text at the encoder's length (COMES: 512 tokens). Here it may
 be read whole instead, window by window, each with the special tokens of a text
-by itself. Not here: what is made of the windows (``embedding.py``).
+by itself. Not here: what is made of the windows (``inference/embedding.py``).
 """
 
 from __future__ import annotations

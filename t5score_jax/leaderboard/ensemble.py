@@ -19,6 +19,8 @@ from typing import Any
 import numpy as np
 from sklearn import exceptions, linear_model
 
+from t5score_jax.errors import T5ScoreError
+
 #: How many metrics an ensemble combines.
 MEMBERS = 3
 # A weight of a standardised metric that is smaller than this part of the
@@ -28,7 +30,7 @@ _ZERO = 1e-12
 _CONSTANT = 1e-13
 
 
-class EnsembleError(ValueError):
+class EnsembleError(T5ScoreError, ValueError):
   """There can be no ensemble, or a text is no signature of one."""
 
 

@@ -15,11 +15,13 @@ from typing import Any
 
 import numpy as np
 
+from t5score_jax.errors import T5ScoreError
+
 #: The reference set of scores that came as a table, without references.
 GIVEN = 'given'
 
 
-class BoardError(ValueError):
+class BoardError(T5ScoreError, ValueError):
   """Something asked of a board that it cannot do; the message says why."""
 
 

@@ -15,11 +15,13 @@ from collections.abc import Callable
 import numpy as np
 from scipy import optimize, stats
 
+from t5score_jax.errors import T5ScoreError
+
 #: The paper's interval.
 LEVEL = 0.90
 
 
-class OverratingError(ValueError):
+class OverratingError(T5ScoreError, ValueError):
   """The model cannot be fitted; the message says why."""
 
 

@@ -17,9 +17,9 @@ from typing import Any
 import numpy as np
 
 from t5score_jax.data.records import Segment
-from t5score_jax.leaderboard import sandbox
 from t5score_jax.leaderboard.entries import GIVEN, BoardError, Metric
-from t5score_jax.metrics import base
+from t5score_jax.leaderboard.web import sandbox
+from t5score_jax.metrics import base, registry
 
 #: What may go wrong in a metric without being an error of this program.
 FAILURES = (ValueError, TypeError, ArithmeticError, LookupError, OSError)
@@ -61,7 +61,7 @@ class Runner:
     self._loaded: base.Metric | None = None
     if metric.kind == 'library':
       try:
-        self._loaded = base.load_metric(
+        self._loaded = registry.load_metric(
           metric.settings['metric'], **metric.settings.get('options', {})
         )
       except FAILURES as error:

@@ -140,7 +140,7 @@ def library_metric(
   """A metric of this library, as a board keeps it.
 
   Args:
-    name: Its name for `metrics.base.load_metric`.
+    name: Its name for `metrics.registry.load_metric`.
     options: Its options.
     title: Its name on the board; None for the same.
     **told: Further fields of `Metric`.

@@ -1,1 +1,1 @@
-"""Metrics: one file each, loaded by name with `base.load_metric`."""
+"""Metrics: one file each, loaded by name with `registry.load_metric`."""

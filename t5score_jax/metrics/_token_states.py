@@ -20,14 +20,15 @@ from typing import Any
 
 import numpy as np
 
-from t5score_jax import encoding
 from t5score_jax.checkpoints import bundle as bundles
-from t5score_jax.checkpoints import encoders, kinds
+from t5score_jax.checkpoints import kinds
+from t5score_jax.checkpoints.formats.huggingface import encoders
 from t5score_jax.data import files
 from t5score_jax.data.records import Segment
 from t5score_jax.data.subwords import Encoded
+from t5score_jax.errors import OptionError
+from t5score_jax.inference import encoding
 from t5score_jax.metrics import base
-from t5score_jax.options import OptionError
 
 # Bytes of states that are in memory at one time.
 _WINDOW_BYTES = 2**29

@@ -30,10 +30,9 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-import t5score_jax
 from t5score_jax.data.records import Segment
-from t5score_jax.metrics._loading import available_metrics, load_metric
-from t5score_jax.options import OptionError
+from t5score_jax.errors import OptionError
+from t5score_jax.version import format_signature
 
 __all__ = [
   'Corpus',
@@ -41,11 +40,9 @@ __all__ = [
   'OptionError',
   'Scores',
   'SystemScore',
-  'available_metrics',
   'check_choice',
   'count_parameters',
   'format_signature',
-  'load_metric',
   'require_references',
   'require_sources',
   'share',
@@ -314,28 +311,6 @@ def _reference_lists(values: Any) -> list[tuple[str, ...]]:
     else tuple(_texts(row, f'references[{index}]'))
     for index, row in enumerate(rows)
   ]
-
-
-def format_signature(settings: Mapping[str, object]) -> str:
-  """Writes settings as `key:value|key:value|...|version:...`.
-
-  >>> format_signature({'metric': 'bleu', 'tok': '13a'})  # doctest: +ELLIPSIS
-  'metric:bleu|tok:13a|version:...'
-
-  Args:
-    settings: Everything that a score depends on, in the order to show.
-
-  Returns:
-    The signature, with this package's version at the end.
-
-  Raises:
-    ValueError: A key or a value would make the signature ambiguous.
-  """
-  pairs = {**settings, 'version': t5score_jax.__version__}
-  for key, value in pairs.items():
-    if '|' in f'{key}{value}' or ':' in key or '\n' in f'{value}':
-      raise ValueError(f'{key!r}: {value!r} cannot stand in a signature')
-  return '|'.join(f'{key}:{value}' for key, value in pairs.items())
 
 
 def share(part: int, whole: int) -> str:

@@ -20,13 +20,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from t5score_jax import buckets, encoding
 from t5score_jax.data.files import RecordError, open_text
 from t5score_jax.data.records import Segment
 from t5score_jax.data.subwords import Encoded
+from t5score_jax.errors import OptionError
+from t5score_jax.inference import buckets, encoding
 from t5score_jax.metrics import _token_states as token_states
 from t5score_jax.metrics import base
-from t5score_jax.options import OptionError
 
 # Similarities held at a time.
 _BLOCK = 2**22

@@ -14,8 +14,8 @@ from collections.abc import Sequence
 from sacrebleu.metrics import BLEU
 
 from t5score_jax.data.records import Segment
+from t5score_jax.errors import OptionError
 from t5score_jax.metrics import _sacrebleu
-from t5score_jax.options import OptionError
 
 # Written without spaces between words: 13a makes a clause one token.
 _OWN_TOKENIZER = {'zh': 'zh', 'ja': 'ja-mecab', 'ko': 'ko-mecab'}

@@ -14,8 +14,8 @@ from typing import Any, ClassVar
 
 from sacrebleu.metrics import CHRF
 
+from t5score_jax.errors import OptionError
 from t5score_jax.metrics import _sacrebleu
-from t5score_jax.options import OptionError
 
 
 class Metric(_sacrebleu.CountingMetric):

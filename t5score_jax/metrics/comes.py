@@ -6,7 +6,7 @@ quality dimension. A segment's score is the output that was asked for, or the
 mean of all. With several references the best counts, as in the paper's tests.
 
 Not here: the network (``nn/heads.py``), nor how texts become vectors
-(``embedding.py``).
+(``inference/embedding.py``).
 """
 
 from __future__ import annotations
@@ -19,13 +19,14 @@ from pathlib import Path
 import jax
 import numpy as np
 
-from t5score_jax import embedding, encoding
-from t5score_jax.checkpoints import comet, estimators, kinds
+from t5score_jax.checkpoints import kinds, regressors
+from t5score_jax.checkpoints.formats import comet
 from t5score_jax.data.records import Segment
+from t5score_jax.errors import OptionError
+from t5score_jax.inference import embedding, encoding
 from t5score_jax.metrics import _token_states as token_states
 from t5score_jax.metrics import base
 from t5score_jax.nn import heads
-from t5score_jax.options import OptionError
 
 MEAN = 'mean'
 _ROWS = 4096
@@ -73,7 +74,7 @@ class Metric(base.Metric):
       dtype: of the encoder, 'float32' or 'bfloat16'.
       windows: whether texts longer than that are read whole, in windows whose
         vectors are averaged (pooling by maxima: their maximum), see
-        ``embedding.py``. The paper cuts them. Layers that are normalised
+        ``inference/embedding.py``. The paper cuts them. Layers that are normalised
         before the mix are so by each window's own statistics.
       stride: tokens that neighbouring windows share at least. Default, of both:
         the model's, else not at all.
@@ -249,7 +250,7 @@ def load(
   model: str | os.PathLike[str] | None,
   tokenizer: str | os.PathLike[str] | None = None,
   layer_transformation: str | None = None,
-) -> estimators.Estimator:
+) -> regressors.Estimator:
   """Loads an estimator from its folder or a run's, or a COMET checkpoint.
 
   Raises:
@@ -271,10 +272,10 @@ def load(
       'tokenizer and layer_transformation are for COMET checkpoints'
     )
   if kinds.has_weights(path):
-    return estimators.load(path)
+    return regressors.load(path)
   # Orbax takes a second to import.
   from t5score_jax.checkpoints import native
 
   loaded = native.load_regressor(path)
-  assert isinstance(loaded, estimators.Estimator)
+  assert isinstance(loaded, regressors.Estimator)
   return loaded

@@ -16,10 +16,10 @@ from typing import Any
 import jax
 import numpy as np
 
-from t5score_jax import encoding
-from t5score_jax.checkpoints import kinds, miniatures
-from t5score_jax.checkpoints.encoders import EncoderBundle
+from t5score_jax.checkpoints import cross_encoders, kinds
+from t5score_jax.checkpoints.formats.huggingface.encoders import EncoderBundle
 from t5score_jax.data.records import Segment
+from t5score_jax.inference import encoding
 from t5score_jax.metrics import _token_states as token_states
 from t5score_jax.metrics import base
 from t5score_jax.nn import cross_encoder
@@ -74,7 +74,7 @@ class Metric(base.Metric):
     self.reference_rule = reference_rule
     self.progress: encoding.Progress | None = None
     if max_length is None:
-      usual = min(miniatures.MAX_LENGTH, found.config.max_length)
+      usual = min(cross_encoders.MAX_LENGTH, found.config.max_length)
       max_length = int(found.settings.get('max_length', usual))
     self._scorer = PairScorer(
       found,
@@ -130,7 +130,7 @@ class Metric(base.Metric):
 class PairScorer(encoding.RowEncoder):
   """A cross-encoder on all local devices; options as its base class has."""
 
-  def __init__(self, model: miniatures.Miniature, **options: Any):
+  def __init__(self, model: cross_encoders.Miniature, **options: Any):
     super().__init__(
       EncoderBundle(model.config, model.params, model.tokenizer, ''), **options
     )
@@ -168,7 +168,7 @@ class PairScorer(encoding.RowEncoder):
     return values, cut
 
 
-def load(model: str | os.PathLike[str]) -> miniatures.Miniature:
+def load(model: str | os.PathLike[str]) -> cross_encoders.Miniature:
   """Loads a miniature by its name, from its folder or from that of a run.
 
   Raises:
@@ -177,10 +177,10 @@ def load(model: str | os.PathLike[str]) -> miniatures.Miniature:
   """
   path = kinds.folder(model)
   if kinds.of(path) != kinds.MINIATURE or kinds.has_weights(path):
-    return miniatures.load(path)
+    return cross_encoders.load(path)
   # Orbax takes a second to import.
   from t5score_jax.checkpoints import native
 
   loaded = native.load_regressor(path)
-  assert isinstance(loaded, miniatures.Miniature)
+  assert isinstance(loaded, cross_encoders.Miniature)
   return loaded

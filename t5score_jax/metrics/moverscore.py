@@ -26,12 +26,12 @@ from typing import Any
 
 import numpy as np
 
-from t5score_jax import encoding
 from t5score_jax.data.records import Segment
 from t5score_jax.data.subwords import Encoded
+from t5score_jax.errors import OptionError
+from t5score_jax.inference import encoding
 from t5score_jax.metrics import _token_states as token_states
 from t5score_jax.metrics import base
-from t5score_jax.options import OptionError
 
 VERSIONS = ('v2', 'v1')
 _V1_LAYERS = 5

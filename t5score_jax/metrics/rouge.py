@@ -22,8 +22,8 @@ from rouge_score import rouge_scorer, tokenizers
 from sacrebleu.metrics import BLEU
 
 from t5score_jax.data.records import Segment
+from t5score_jax.errors import OptionError
 from t5score_jax.metrics import base
-from t5score_jax.options import OptionError
 
 
 class Metric(base.Metric):

@@ -16,7 +16,7 @@ With several references each gives a score, and the segment's is the highest
 ('max') or their mean ('mean'). A text without tokens is the sequence ``</s>``
 alone, on either side, so an empty hypothesis has a score like any other.
 
-Not here: how texts become batches (``scoring.py``).
+Not here: how texts become batches (``inference/scoring.py``).
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ from pathlib import Path
 
 import numpy as np
 
-from t5score_jax import scoring
 from t5score_jax.checkpoints import bundle as bundles
-from t5score_jax.checkpoints import kinds
+from t5score_jax.checkpoints import loading
 from t5score_jax.data.records import Segment
+from t5score_jax.inference import scoring
 from t5score_jax.metrics import base
 
 DIRECTIONS = ('f', 'precision', 'recall', 'source', 'ref_src')
@@ -118,7 +118,7 @@ class Metric(base.Metric):
     base.check_choice('dtype', dtype, scoring.DTYPES)
     if direction is not None:
       base.check_choice('direction', direction, DIRECTIONS)
-    bundle = load_model(model)
+    bundle = loading.load_model(model)
     direction = direction or bundle.settings.get('direction', 'f')
     base.check_choice('direction', direction, DIRECTIONS)
     if direction == 'source':
@@ -271,30 +271,3 @@ class Metric(base.Metric):
         places[row, column] = len(pairs)
         pairs.append(pair)
     return places
-
-
-def embedded_models() -> list[str]:
-  """The names of the T5Score models that come with the package."""
-  return kinds.embedded(kinds.BUNDLE)
-
-
-def load_model(name_or_path: str | os.PathLike[str]) -> bundles.Bundle:
-  """Loads a model by the name of an embedded one, or from a folder.
-
-  Args:
-    name_or_path: see ``Metric``.
-
-  Returns:
-    The model.
-
-  Raises:
-    FileNotFoundError: there is no such model.
-    ValueError: the folder holds none, or a damaged one.
-  """
-  path = kinds.folder(name_or_path)
-  if bundles.is_bundle(path):
-    return bundles.load_bundle(path)
-  # Orbax takes a second to import, and a bundle does without.
-  from t5score_jax.checkpoints import native
-
-  return native.load_for_scoring(path)

@@ -4,7 +4,7 @@ One configuration says what differs: how positions are numbered, whether norms
 stand before or after a block (XLM-R XL), which activation. All hidden states
 can be had, the embeddings' first, as Hugging Face counts them. Not here: what
 is made of the states (``nn/heads.py``) and where weights come from
-(``checkpoints/encoders.py``).
+(``checkpoints/formats/huggingface/encoders.py``).
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 ``start`` makes the keys and values of the inputs, once, and room for those of
 the tokens; ``step`` decodes one more. Teacher forcing is ``nn/t5.py``. Not
-here: which token comes next (``generation.py``).
+here: which token comes next (``inference/generation.py``).
 """
 
 from __future__ import annotations

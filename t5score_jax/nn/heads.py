@@ -4,7 +4,7 @@ COMET's estimator (Rei et al. 2020) reads a hypothesis, a source and perhaps a
 reference, each encoded apart, mixed over layers and pooled to one vector;
 products and differences of these go through a feed-forward network. COMES
 (2022, section 3) gives it one output a quality dimension. Not here: encoders
-(``nn/bert.py``) and losses (``objectives.py``).
+(``nn/bert.py``) and losses (``models/losses.py``).
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 Parameter names, shapes and logical axes are T5X's. Decoding returns hidden
 states: the product with the vocabulary belongs to the objective, which never
-forms it whole (``objectives.token_log_probs``). Not here: losses, training.
+forms it whole (``losses.token_log_probs``). Not here: losses, training.
 """
 
 from __future__ import annotations
@@ -443,7 +443,7 @@ def logits(
   """Logits float32 [batch, target_length, vocab_size], for tests and export.
 
   Training and scoring never hold this array; see
-  ``objectives.token_log_probs``.
+  ``losses.token_log_probs``.
   """
   hidden = Transformer(config).apply(
     {'params': params}, encoder_input_tokens, decoder_input_tokens

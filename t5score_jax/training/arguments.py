@@ -13,10 +13,11 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from t5score_jax.checkpoints import native
+from t5score_jax.errors import T5ScoreError
 from t5score_jax.training import optimizers, partitioning
 
 
-class ArgumentError(ValueError):
+class ArgumentError(T5ScoreError, ValueError):
   """An argument of `loop.train` is of the wrong kind."""
 
 
@@ -87,13 +88,13 @@ def _or_none(fits: Any) -> Any:
 _KINDS: dict[str, tuple[Any, str]] = {
   'model': (
     _has('init', 'logical_axes', 'loss_fn'),
-    'a model, as @models.GenerativeModel()',
+    'a model, as @t5score.GenerativeModel()',
   ),
   'model_dir': (
     lambda value: isinstance(value, str | os.PathLike) and str(value) != '',
     "a folder, as '/data/run'",
   ),
-  'dataset': (_has('batches'), 'a dataset, as @inputs.ArrayDataset()'),
+  'dataset': (_has('batches'), 'a dataset, as @datasets.ArrayDataset()'),
   'optimizer': (
     lambda value: isinstance(value, optimizers.Optimizer),
     'an optimizer, as @optimizers.adafactor()',

@@ -18,12 +18,14 @@ import jax
 import numpy as np
 from jax.sharding import NamedSharding, PartitionSpec
 
-from t5score_jax import processes, scoring
 from t5score_jax.checkpoints import bundle
 from t5score_jax.data import judgments, records, vocab
+from t5score_jax.errors import T5ScoreError
 from t5score_jax.evaluation import correlation, darr
+from t5score_jax.inference import scoring
+from t5score_jax.inputs import datasets, shares
 from t5score_jax.nn import t5
-from t5score_jax.training import inputs, shares
+from t5score_jax.runtime import processes
 from t5score_jax.training import state as states
 
 PyTree = Any
@@ -43,7 +45,7 @@ DIRECTIONS = {
 }
 
 
-class EvaluatorError(ValueError):
+class EvaluatorError(T5ScoreError, ValueError):
   """Held-out data that an evaluator cannot use."""
 
 
@@ -176,7 +178,7 @@ class HeldOutLoss:
   def __init__(
     self,
     model: states.Model,
-    dataset: inputs.Dataset,
+    dataset: datasets.Dataset,
     name: str = 'held_out',
     num_batches: int = 20,
   ):
@@ -213,7 +215,7 @@ class HeldOutLoss:
 
 
 def beside(
-  params: PyTree, batch: inputs.Batch
+  params: PyTree, batch: datasets.Batch
 ) -> Mapping[str, jax.Array | np.ndarray]:
   """Splits a batch over the devices on which the parameters lie."""
   place = getattr(jax.tree.leaves(params)[0], 'sharding', None)

@@ -19,23 +19,22 @@ import gin
 import jax
 import jax.numpy as jnp
 
-from t5score_jax import processes
 from t5score_jax.checkpoints import native
 from t5score_jax.data import records
+from t5score_jax.errors import T5ScoreError
+from t5score_jax.inputs import datasets, prefetch
+from t5score_jax.runtime import processes, ranges
 from t5score_jax.training import (
   arguments,
-  feeding,
-  inputs,
   optimizers,
   partitioning,
-  ranges,
   reports,
   stopping,
 )
 from t5score_jax.training import state as states
 
 
-class TrainingError(ValueError):
+class TrainingError(T5ScoreError, ValueError):
   """A run cannot start or go on; the message says why and what to do."""
 
 
@@ -99,7 +98,7 @@ def train(
   *,
   model: states.Model,
   model_dir: str,
-  dataset: inputs.Dataset,
+  dataset: datasets.Dataset,
   optimizer: optimizers.Optimizer,
   train_steps: int,
   cadence: Cadence = Cadence(),  # noqa: B008 (frozen)
@@ -192,14 +191,14 @@ def train(
     take_steps = states.make_step(
       model, optimizer, partitioner, plan, random_seed, microbatches, ema_decay
     )
-    stacked = feeding.calls(
+    stacked = prefetch.calls(
       dataset.batches(start, share=partitioner.share),
       start,
       train_steps,
       cadence.steps_per_call,
       cadence.all,
     )
-    batches = feeding.prefetch(
+    batches = prefetch.prefetch(
       stacked, lambda batch: partitioner.put_batch(batch, leading=1)
     )
     with (
@@ -270,7 +269,7 @@ def evaluate(
 def describe(
   plan: states.StatePlan,
   partitioner: partitioning.Partitioner,
-  dataset: inputs.Dataset,
+  dataset: datasets.Dataset,
   microbatches: int = 1,
 ) -> str:
   """Everything about a run that is known before it starts, as text.

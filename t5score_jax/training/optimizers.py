@@ -18,8 +18,9 @@ import jax
 import jax.numpy as jnp
 import optax
 
+from t5score_jax.errors import T5ScoreError
+from t5score_jax.runtime import ranges
 from t5score_jax.training import adafactor as adafactor_scaling
-from t5score_jax.training import ranges
 
 PyTree = Any
 Schedule = Callable[[jax.Array], jax.Array]
@@ -30,7 +31,7 @@ NO_DECAY = r'(scale|bias|rel_embedding)$'
 ALWAYS = -1
 
 
-class OptimizerError(ValueError):
+class OptimizerError(T5ScoreError, ValueError):
   """Settings that do not fit the parameters."""
 
 

@@ -18,8 +18,9 @@ import jax
 import numpy as np
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
+from t5score_jax.errors import T5ScoreError
+from t5score_jax.inputs import shares
 from t5score_jax.nn import axes as named_axes
-from t5score_jax.training import shares
 
 AxisNames = tuple[str | None, ...]
 Rules = tuple[tuple[str, named_axes.Place], ...]
@@ -32,7 +33,7 @@ _set_mesh: Any = getattr(jax, 'set_mesh', None) or getattr(
 )
 
 
-class MeshError(ValueError):
+class MeshError(T5ScoreError, ValueError):
   """The devices, the mesh and the batch do not fit together."""
 
 

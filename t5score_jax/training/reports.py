@@ -19,8 +19,8 @@ from typing import IO, Any
 import rich.console
 import rich.progress
 
-from t5score_jax import processes
 from t5score_jax.data import records
+from t5score_jax.runtime import processes
 
 METRICS_FILE = 'metrics.jsonl'
 CURVES_FILE = 'curves.png'

@@ -16,7 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from t5score_jax import processes
+from t5score_jax.runtime import processes
 
 # Reason of an `Outcome` by signal, the one that wins last.
 REASONS = {signal.SIGINT: 'interrupted', signal.SIGTERM: 'preempted'}

@@ -2,7 +2,7 @@
 
     python tests/golden/make_t5.py
 
-Needs the parity extra; ``tests/test_golden.py`` reads the files without it. A
+Needs the parity extra; ``tests/nn/test_t5_golden.py`` reads the files without it. A
 file holds the network's shape (``config``, JSON), its weights under T5X's names
 as bytes (multiples of ``weight_step``), ``inputs``, ``targets`` and float32
 outputs: ``log_probs`` of all tokens, ``scores``, and of every ``stride``-th
@@ -28,7 +28,7 @@ def path(name: str) -> pathlib.Path:
 
 def make(name: str) -> dict[str, np.ndarray]:
   """The arrays of a case's file."""
-  from parity import hf_t5
+  from tests.parity import hf_t5
 
   case = hf_t5.CASES[name]
   model = case.make()
@@ -57,7 +57,7 @@ def make(name: str) -> dict[str, np.ndarray]:
 def main() -> None:
   """Writes the files of all cases beside this one."""
   sys.path.insert(0, str(FOLDER.parent))
-  from parity import hf_t5
+  from tests.parity import hf_t5
 
   for name in hf_t5.CASES:
     np.savez_compressed(path(name), **make(name))

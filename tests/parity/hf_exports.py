@@ -6,12 +6,12 @@ import pathlib
 import jax
 import numpy as np
 import sentencepiece
-from conftest import made_up_text
 from t5_outputs import random_params
 
 from t5score_jax.checkpoints import bundle, convert
 from t5score_jax.checkpoints.weights import LazyArray, Source
 from t5score_jax.nn.t5 import T5Config
+from tests.conftest import made_up_text
 
 SHAPE = T5Config(
   vocab_size=384,

@@ -3,9 +3,12 @@
 import numpy as np
 import pytest
 
-from t5score_jax.checkpoints import encoders, huggingface_weights
+from t5score_jax.checkpoints.formats.huggingface import encoders
+from t5score_jax.checkpoints.formats.huggingface import (
+  weights as huggingface_weights,
+)
 from t5score_jax.data import subwords
-from t5score_jax.metrics import base
+from t5score_jax.metrics import registry
 from t5score_jax.nn import bert
 
 torch = pytest.importorskip('torch')
@@ -228,7 +231,7 @@ def test_bertscore(minilm, idf):
     device='cpu',
   )
   theirs = [x.numpy() for x in scorer.score(SENTENCES, OTHERS)]
-  metric = base.load_metric('bertscore', model=minilm, layer=5, idf=idf)
+  metric = registry.load_metric('bertscore', model=minilm, layer=5, idf=idf)
   ours = metric.score(SENTENCES, OTHERS)
   np.testing.assert_allclose(ours.components['precision'], theirs[0], atol=1e-4)
   np.testing.assert_allclose(ours.components['recall'], theirs[1], atol=1e-4)
@@ -242,7 +245,7 @@ def test_bertscore_of_several_references(minilm):
   )
   several = [[a, b] for a, b in zip(OTHERS, reversed(SENTENCES), strict=True)]
   theirs = [x.numpy() for x in scorer.score(SENTENCES, several)]
-  ours = base.load_metric('bertscore', model=minilm, layer=3).score(
+  ours = registry.load_metric('bertscore', model=minilm, layer=3).score(
     SENTENCES, several
   )
   np.testing.assert_allclose(ours.components['recall'], theirs[1], atol=1e-4)

@@ -9,9 +9,8 @@ import pytest
 torch = pytest.importorskip('torch')
 pytest.importorskip('transformers')
 
-from parity import hf_t5  # noqa: E402
-
-from t5score_jax import search  # noqa: E402
+from t5score_jax.inference import search  # noqa: E402
+from tests.parity import hf_t5  # noqa: E402
 
 pytestmark = pytest.mark.parity
 

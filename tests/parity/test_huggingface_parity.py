@@ -17,18 +17,12 @@ import pytest
 torch = pytest.importorskip('torch')
 transformers = pytest.importorskip('transformers')
 
-from conftest import make_bundle  # noqa: E402
-from parity import hf_exports, hf_t5  # noqa: E402
 from t5_outputs import compute  # noqa: E402
 
 import t5score_jax  # noqa: E402
-from t5score_jax.checkpoints import (  # noqa: E402
-  bundle,
-  huggingface,
-  kinds,
-  native,
-  torch_files,
-)
+from t5score_jax.checkpoints import bundle, kinds, native  # noqa: E402
+from t5score_jax.checkpoints.formats.huggingface import checkpoint  # noqa: E402
+from t5score_jax.checkpoints.formats.torch import reader  # noqa: E402
 from t5score_jax.checkpoints.weights import (  # noqa: E402
   Options,
   Source,
@@ -37,6 +31,8 @@ from t5score_jax.data.vocab import (  # noqa: E402
   ByteVocabulary,
   SentencePieceVocabulary,
 )
+from tests.conftest import make_bundle  # noqa: E402
+from tests.parity import hf_exports, hf_t5  # noqa: E402
 
 pytestmark = pytest.mark.parity
 
@@ -94,7 +90,7 @@ def theirs(request, tmp_path_factory):
 
 def test_import_gives_their_logits(theirs):
   case, model, folder, batch = theirs
-  source = huggingface.open_source(folder, Options())
+  source = checkpoint.open_source(folder, Options())
   assert source.config == case.config
   made = compute(source.config, _params(source), **batch)
   _assert_close(made, hf_t5.outputs(model, **batch))
@@ -115,9 +111,9 @@ def test_import_of_bin_files(theirs, tmp_path, new):
     tmp_path / 'pytorch_model.bin',
     _use_new_zipfile_serialization=new,
   )
-  found = huggingface.open_source(tmp_path, Options())
+  found = checkpoint.open_source(tmp_path, Options())
   assert found.config == case.config
-  expected = huggingface.open_source(folder, Options())
+  expected = checkpoint.open_source(folder, Options())
   assert list(found.weights) == list(expected.weights)
   for name, array in expected.weights.items():
     want = array.read()
@@ -141,7 +137,7 @@ def test_torch_files_of_all_kinds(tmp_path):
   for new in (True, False):
     path = tmp_path / f'{new}.bin'
     torch.save(tensors, path, _use_new_zipfile_serialization=new)
-    found = torch_files.open_file(path)
+    found = reader.open_file(path)
     assert list(found) == list(tensors)
     for name, tensor in tensors.items():
       got = found[name].read()
@@ -161,7 +157,7 @@ def test_import_of_a_tied_output_that_is_not_scaled(tmp_path, kind):
   model = make(config).eval()
   hf_t5.randomize(model, seed=5)
   model.save_pretrained(tmp_path)
-  source = huggingface.open_source(tmp_path, Options())
+  source = checkpoint.open_source(tmp_path, Options())
   assert not source.config.logits_via_embedding
   case = dataclasses.replace(
     hf_t5.CASES['1_1'], input_length=20, target_length=12
@@ -175,7 +171,7 @@ def test_import_of_a_tied_output_that_is_not_scaled(tmp_path, kind):
 
 def test_there_and_back_is_exact(theirs, tmp_path):
   case, model, folder, _ = theirs
-  source = huggingface.open_source(folder, Options())
+  source = checkpoint.open_source(folder, Options())
   vocabulary = ByteVocabulary()
   if source.vocabulary is None:
     vocabulary = SentencePieceVocabulary(hf_exports.trained())
@@ -239,7 +235,7 @@ def test_bfloat16_export(tmp_path):
   model = _load(folder, dtype='auto')
   assert model.dtype == torch.bfloat16
   batch = hf_t5.batch(hf_t5.Case(lambda: model, hf_exports.SHAPE), seed=9)
-  rounded = huggingface.open_source(folder, Options())
+  rounded = checkpoint.open_source(folder, Options())
   params = {n: a.astype(np.float32) for n, a in rounded.weights.items()}
   rounded = dataclasses.replace(rounded, weights=params)
   made = compute(hf_exports.SHAPE, _params(rounded), **batch)

@@ -10,16 +10,11 @@ import pytest
 torch = pytest.importorskip('torch')
 transformers = pytest.importorskip('transformers')
 
-from conftest import made_up_text  # noqa: E402
 from hypothesis import given, settings  # noqa: E402
 from hypothesis import strategies as st  # noqa: E402
-from parity import hf_exports  # noqa: E402
 
-from t5score_jax.checkpoints import (  # noqa: E402
-  bundle,
-  huggingface,
-  kinds,
-)
+from t5score_jax.checkpoints import bundle, kinds  # noqa: E402
+from t5score_jax.checkpoints.formats.huggingface import checkpoint  # noqa: E402
 from t5score_jax.checkpoints.weights import (  # noqa: E402
   Options,
 )
@@ -27,6 +22,8 @@ from t5score_jax.data.vocab import (  # noqa: E402
   ByteVocabulary,
   SentencePieceVocabulary,
 )
+from tests.conftest import made_up_text  # noqa: E402
+from tests.parity import hf_exports  # noqa: E402
 
 pytestmark = pytest.mark.parity
 
@@ -128,7 +125,7 @@ def test_tokenizers_that_transformers_saves_come_back(tokenizers, tmp_path):
   (tmp_path / 'config.json').write_text((folder / 'config.json').read_text())
   weights = (folder / 'model.safetensors').read_bytes()
   (tmp_path / 'model.safetensors').write_bytes(weights)
-  found = huggingface.open_source(tmp_path, Options()).vocabulary
+  found = checkpoint.open_source(tmp_path, Options()).vocabulary
   assert found.vocab_size == vocabulary.vocab_size
   for text in made_up_text()[::20]:
     assert found.encode(text) == vocabulary.encode(text)

@@ -2,10 +2,10 @@
 
 import numpy as np
 import pytest
-import test_miniatures
 
-from t5score_jax.checkpoints import kinds, miniatures
-from t5score_jax.metrics import base
+from t5score_jax.checkpoints import cross_encoders, kinds
+from t5score_jax.metrics import registry
+from tests.checkpoints import test_cross_encoders as test_miniatures
 
 torch = pytest.importorskip('torch')
 transformers = pytest.importorskip('transformers')
@@ -32,7 +32,7 @@ def theirs(folder, hypotheses, references, length=20):
 
 def test_export_scores_the_same(tmp_path):
   test_miniatures.make(tmp_path)
-  ours = base.load_metric('frugalscore', model=tmp_path / 'm').score(
+  ours = registry.load_metric('frugalscore', model=tmp_path / 'm').score(
     test_miniatures.HYPOTHESES, test_miniatures.REFERENCES
   )
   np.testing.assert_allclose(
@@ -59,8 +59,8 @@ def test_import_of_the_published_layout(tmp_path):
   model = transformers.BertForSequenceClassification(config)
   model.save_pretrained(tmp_path / 'published')
   made.tokenizer.save(tmp_path / 'published')
-  assert miniatures.is_miniature(tmp_path / 'published')
-  ours = base.load_metric(
+  assert cross_encoders.is_miniature(tmp_path / 'published')
+  ours = registry.load_metric(
     'frugalscore', model=tmp_path / 'published', max_length=20
   ).score(test_miniatures.HYPOTHESES, test_miniatures.REFERENCES)
   np.testing.assert_allclose(
@@ -81,7 +81,7 @@ def test_the_embedded_miniature_scores_the_same():
     'word ' * 200,
   ]
   references = ['The cat sat on the mat.', 'Dogs like bones.', 'words ' * 180]
-  ours = base.load_metric('frugalscore').score(hypotheses, references)
+  ours = registry.load_metric('frugalscore').score(hypotheses, references)
   folder = kinds.folder('frugalscore-tiny')
   np.testing.assert_allclose(
     ours.values, theirs(folder, hypotheses, references, 192), atol=1e-4

@@ -6,9 +6,10 @@ import pytest
 pytest.importorskip('torch')
 pytest.importorskip('transformers')
 
-from golden import make_t5  # noqa: E402
-from parity import hf_t5  # noqa: E402
 from t5_outputs import assert_equal_outputs, compute  # noqa: E402
+
+from tests.golden import make_t5  # noqa: E402
+from tests.parity import hf_t5  # noqa: E402
 
 pytestmark = pytest.mark.parity
 

@@ -1,0 +1,174 @@
+"""FrugalScore folders: Hugging Face's sequence classification with one label.
+
+That is how the published models come (``BertForSequenceClassification``), and
+how ours are kept: what `transformers` loads as
+``AutoModelForSequenceClassification`` is what scores here. Settings of ours
+stand in ``config.json`` under 'frugalscore'. Not here: plain encoders
+(``checkpoints/formats/huggingface/encoders.py``).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from t5score_jax.checkpoints import kinds
+from t5score_jax.checkpoints.formats.huggingface import encoders
+from t5score_jax.checkpoints.formats.huggingface import (
+  weights as huggingface_weights,
+)
+from t5score_jax.checkpoints.formats.huggingface.encoders import EncoderError
+from t5score_jax.data import files
+from t5score_jax.data.subwords import SubwordTokenizer, load_tokenizer
+from t5score_jax.nn.bert import BertConfig
+
+SETTINGS_KEY = 'frugalscore'
+#: Tokens a pair, the paper's.
+MAX_LENGTH = 128
+
+# Ours -> (theirs, whether transposed).
+_HEAD = {
+  'pooler/kernel': ('bert.pooler.dense.weight', True),
+  'pooler/bias': ('bert.pooler.dense.bias', False),
+  'output/kernel': ('classifier.weight', True),
+  'output/bias': ('classifier.bias', False),
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class Miniature:
+  """A cross-encoder that can score.
+
+  Attributes:
+    config: its encoder's shape.
+    params: 'encoder', 'pooler' and 'output', float32.
+    tokenizer: two texts to ids.
+    settings: all optional: ``name`` (str), ``max_length`` (tokens a pair),
+      ``teacher`` (str, the signature of what it was distilled from).
+  """
+
+  config: BertConfig
+  params: Mapping[str, Any]
+  tokenizer: SubwordTokenizer
+  settings: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+
+
+def is_miniature(path: str | os.PathLike[str]) -> bool:
+  """Whether ``path`` is a folder with a regressor on a BERT encoder."""
+  return kinds.described(path) == kinds.MINIATURE
+
+
+def load(folder: str | os.PathLike[str]) -> Miniature:
+  """Loads a miniature, ours or a published one.
+
+  Raises:
+    EncoderError: not such a folder, or one with several labels.
+    FileNotFoundError: there is no such folder.
+  """
+  path = Path(folder)
+  if not path.is_dir():
+    raise FileNotFoundError(
+      f'no model {str(folder)!r}: there is no such folder'
+    )
+  config, tokenizer, settings = read_description(path)
+  encoders.check_vocabulary(tokenizer, config, path)
+  params: dict[str, Any] = {}
+  weights = huggingface_weights.open_folder(path)
+  params['encoder'] = encoders.read_params(config, weights)
+  for ours, (theirs, transposed) in _HEAD.items():
+    if theirs not in weights:
+      raise EncoderError(f'{path}: there is no {theirs}')
+    array = np.asarray(weights[theirs].read(), np.float32)
+    part, leaf = ours.split('/')
+    params.setdefault(part, {})[leaf] = np.ascontiguousarray(
+      array.T if transposed else array
+    )
+  labels = params['output']['bias'].shape[0]
+  if labels != 1:
+    raise EncoderError(f'{path}: {labels} labels; a score is one')
+  return Miniature(config, params, tokenizer, settings)
+
+
+def read_description(
+  folder: str | os.PathLike[str],
+) -> tuple[BertConfig, SubwordTokenizer, dict[str, Any]]:
+  """Reads everything but the weights.
+
+  Raises:
+    EncoderError: not such a folder, or a damaged one.
+  """
+  path = Path(folder)
+  if not is_miniature(path):
+    raise EncoderError(
+      f'{path}: not a BertForSequenceClassification, by its config.json'
+    )
+  config = encoders.read_config(path)
+  found = json.loads((path / encoders.CONFIG_FILE).read_text('utf-8'))
+  settings = {'name': path.resolve().name, **found.get(SETTINGS_KEY, {})}
+  return config, load_tokenizer(path), settings
+
+
+def write_description(
+  folder: str | os.PathLike[str],
+  config: BertConfig,
+  tokenizer: SubwordTokenizer,
+  settings: Mapping[str, Any],
+) -> None:
+  """Writes everything but the weights into an existing folder."""
+  tokenizer.save(folder)
+  with files.write_atomically(Path(folder) / encoders.CONFIG_FILE) as out:
+    json.dump(_description(config, settings, 'float32'), out, indent=2)
+    out.write('\n')
+
+
+def save(
+  model: Miniature, folder: str | os.PathLike[str], dtype: str = 'float32'
+) -> None:
+  """Writes a folder that ``AutoModelForSequenceClassification`` loads.
+
+  Args:
+    model: the cross-encoder.
+    folder: made if need be; each file appears whole or not at all.
+    dtype: of the stored weights, 'float32' or 'bfloat16'.
+
+  Raises:
+    EncoderError: an encoder other than BERT's.
+  """
+  description = _description(model.config, model.settings, dtype)
+  tensors = encoders.encoder_tensors(
+    model.config, model.params['encoder'], prefix='bert.'
+  )
+  for ours, (theirs, transposed) in _HEAD.items():
+    part, leaf = ours.split('/')
+    array = np.asarray(model.params[part][leaf], np.float32)
+    tensors[theirs] = np.ascontiguousarray(array.T if transposed else array)
+  path = Path(folder)
+  path.mkdir(parents=True, exist_ok=True)
+  model.tokenizer.save(path)
+  encoders.write_folder(path, description, tensors, dtype)
+
+
+def _description(
+  config: BertConfig, settings: Mapping[str, Any], dtype: str
+) -> dict[str, Any]:
+  """What ``config.json`` says."""
+  found = encoders.settings_from_config(config)
+  if found['model_type'] != 'bert':
+    raise EncoderError(
+      f'a miniature on {found["model_type"]} cannot be written; only BERT'
+    )
+  return found | {
+    'architectures': [kinds.MINIATURE_ARCHITECTURE],
+    'num_labels': 1,
+    'id2label': {'0': 'LABEL_0'},
+    'label2id': {'LABEL_0': 0},
+    'problem_type': 'regression',
+    'dtype': dtype,
+    SETTINGS_KEY: dict(settings),
+  }

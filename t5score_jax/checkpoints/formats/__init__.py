@@ -1,0 +1,1 @@
+"""Foreign formats of checkpoints, one module or folder each."""

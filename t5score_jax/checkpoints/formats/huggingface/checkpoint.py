@@ -1,0 +1,270 @@
+"""HuggingFace folders of T5, T5 1.1, mT5, ByT5 and umT5, read and written.
+
+A folder holds `config.json`, weights as safetensors or as torch's `.bin`, in
+one file or in shards with an index, and the tokenizer's files. transformers and
+torch are not needed, nothing in a folder is executed, and no array is read
+before it is asked for. A folder that was written here gives the same scores in
+transformers; its README.md has the code.
+
+Not here: encoders alone (`encoders.py`), downloads.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from t5score_jax.checkpoints import layouts
+from t5score_jax.checkpoints.formats import safetensors_files
+from t5score_jax.checkpoints.formats.huggingface import card, names, tokenizer
+from t5score_jax.checkpoints.formats.huggingface import (
+  config as huggingface_config,
+)
+from t5score_jax.checkpoints.formats.huggingface import (
+  weights as huggingface_weights,
+)
+from t5score_jax.checkpoints.formats.huggingface.names import (
+  EMBEDDING,
+  EMBEDDING_COPIES,
+  HEAD,
+)
+from t5score_jax.checkpoints.weights import (
+  DTYPES,
+  CheckpointError,
+  LazyArray,
+  Options,
+  Source,
+  check,
+  check_options,
+  choose_vocabulary,
+  shapes_of,
+)
+from t5score_jax.data import files
+from t5score_jax.data.vocab import Vocabulary
+from t5score_jax.nn.t5 import T5Config
+
+#: How often `write` reads the weights: to store them, and for their hash.
+PASSES = 2
+
+_GENERATION = {
+  'decoder_start_token_id': 0,
+  'eos_token_id': 1,
+  'pad_token_id': 0,
+}
+
+
+def detect(path: Path) -> bool:
+  """Whether a path is a folder of a T5 of HuggingFace's."""
+  kind = huggingface_config.model_type(path)
+  return kind in huggingface_config.MODEL_TYPES
+
+
+def open_source(path: Path, options: Options) -> Source:
+  """Opens a folder.
+
+  Args:
+    path: The folder.
+    options: They may only be what the folder says itself; `vocabulary` goes
+      before a tokenizer that had to be assumed or put together.
+
+  Returns:
+    The model, not scanned; weights in the dtypes in which they are stored.
+
+  Raises:
+    CheckpointError: Not such a folder, a damaged one, one whose network ours
+      is not, or weights that do not fit it (with a diff).
+  """
+  if not path.is_dir():
+    raise CheckpointError(f'{path}: no such folder')
+  description = huggingface_config.read(path)
+  config = description.config
+  check_options(options, config, None, description.path)
+  stored = huggingface_weights.open_folder(path)
+  if not any(name.startswith('decoder.') for name in stored):
+    raise CheckpointError(
+      f'{path}: has no weights of a decoder: an encoder alone cannot score'
+    )
+  stored, tied, notes = _settle_output(description, stored)
+  config = dataclasses.replace(config, logits_via_embedding=tied)
+  weights = {}
+  for name, array in stored.items():
+    ours = names.to_ours(name, config.relative_attention_per_layer)
+    if ours == name:
+      weights[name] = array
+    else:
+      weights[ours] = names.turn(name, array)
+  check(
+    layouts.parameter_shapes(config),
+    shapes_of(weights),
+    f'{path}: the weights are not those of the network that its config.json '
+    "describes (names and layouts are T5X's)",
+  )
+  vocabulary, more = _vocabulary(path, options, config)
+  settings = description.own.get('settings')
+  return Source(
+    config,
+    dict(sorted(weights.items())),
+    vocabulary,
+    settings if isinstance(settings, dict) else {},
+    {
+      'format': 'hf',
+      'path': str(path),
+      'model_type': description.model_type,
+    },
+    (*notes, *more),
+  )
+
+
+def _vocabulary(
+  path: Path, options: Options, config: T5Config
+) -> tuple[Vocabulary | None, tuple[str, ...]]:
+  """The folder's, or the one named where the folder does not say for sure."""
+  try:
+    found, notes = tokenizer.read(path, config.vocab_size)
+  except CheckpointError:
+    if options.vocabulary is None:
+      raise
+    found, notes = None, ()
+  # Notes are about what was assumed.
+  if options.vocabulary is not None and (found is None or notes):
+    return choose_vocabulary(options.vocabulary, config)
+  check_options(options, config, found, path)
+  if found is not None and found.vocab_size > config.vocab_size:
+    raise CheckpointError(
+      f'{path}: the tokenizer has {found.vocab_size} ids, the network only '
+      f'{config.vocab_size}: they do not belong together'
+    )
+  return found, notes
+
+
+def _settle_output(
+  description: huggingface_config.Description, stored: Mapping[str, LazyArray]
+) -> tuple[dict[str, LazyArray], bool, tuple[str, ...]]:
+  """Finds out what makes logits, and drops names that say nothing new.
+
+  Returns:
+    Weights with the embedding and, unless it is tied, the output; whether it is
+    tied, which in our network means scaled as well; what was assumed.
+
+  Raises:
+    CheckpointError: The names contradict each other or the settings.
+  """
+  made = dict(stored)
+  for name in names.UNUSED:
+    made.pop(name, None)
+  for name in EMBEDDING_COPIES:
+    copy = made.pop(name, None)
+    if copy is None:
+      continue
+    if not _equal(made.setdefault(EMBEDDING, copy), copy):
+      raise CheckpointError(
+        f'{description.path.parent}: {name} differs from {EMBEDDING}; encoder '
+        'and decoder share one embedding here'
+      )
+  embedding, head = made.get(EMBEDDING), made.get(HEAD)
+  if not description.scaled and head is not None:
+    return made, False, ()
+  if description.scaled:
+    if head is None:
+      return made, True, ()
+    if embedding is not None and _equal(embedding, head):
+      del made[HEAD]
+      return made, True, ()
+    raise CheckpointError(
+      f'{description.path}: tie_word_embeddings is true, but {HEAD} is another '
+      f'matrix than {EMBEDDING}: if the output is not to be scaled by '
+      '1/sqrt(d_model), as in T5 1.1, set it to false'
+    )
+  if description.saved_by >= 5 and embedding is not None:
+    # transformers 5 ties what has no output of its own, without T5 1.0's
+    # scale, which our tied networks have: the same numbers, untied.
+    made[HEAD] = embedding
+    return (
+      made,
+      False,
+      (
+        f'output: {EMBEDDING} serves as {HEAD} without a scale, as in '
+        f'transformers {description.saved_by}; read as an untied network',
+      ),
+    )
+  return made, False, ()
+
+
+def _equal(first: LazyArray, second: LazyArray) -> bool:
+  """Whether two arrays are the same; reads them unless they are one object."""
+  if first is second:
+    return True
+  if first.shape != second.shape:
+    return False
+  return all(
+    np.array_equal(first.read(index), second.read(index))
+    for index in first.blocks()
+  )
+
+
+def write(
+  source: Source, folder: Path, *, dtype: str, max_shard_bytes: int
+) -> None:
+  """Writes a model into an existing empty folder, a block at a time.
+
+  The weights are read twice: the card's signature names them by a hash.
+
+  Args:
+    source: The model; scanned layers are taken apart.
+    folder: The folder.
+    dtype: Of the stored weights, a key of `weights.DTYPES`.
+    max_shard_bytes: Larger models lie in several files, with an index.
+
+  Raises:
+    CheckpointError: The source can't be read, or transformers has no such
+      network or vocabulary.
+    OSError: The folder can't be written.
+  """
+  vocabulary = source.need_vocabulary()
+  settings = dict(source.settings)
+  # The signature says a name, which would else be that of the folder.
+  settings.setdefault('name', _name(source))
+  config, weights = layouts.relayout(
+    source.config, source.weights, scan_layers=False
+  )
+  kind = huggingface_config.choose_model_type(
+    config, vocabulary, source.provenance.get('model_type')
+  )
+  contents = tokenizer.files(vocabulary, settings.get('max_length'))
+  contents[huggingface_config.CONFIG_FILE] = _dump(
+    huggingface_config.make(
+      config,
+      kind,
+      dtype,
+      tokenizer.tokenizer_class(vocabulary),
+      {'settings': settings},
+    )
+  )
+  contents['generation_config.json'] = _dump(_GENERATION)
+  arrays = {name: a.astype(DTYPES[dtype]) for name, a in weights.items()}
+  safetensors_files.write_folder(
+    folder,
+    names.all_to_theirs(arrays),
+    max_shard_bytes,
+    metadata={'format': 'pt'},
+  )
+  contents['README.md'] = card.make(
+    config, kind, dtype, vocabulary, settings, arrays, folder
+  ).encode()
+  for name, content in contents.items():
+    with files.write_atomically(folder / name, 'wb') as stream:
+      stream.write(content)
+
+
+def _name(source: Source) -> str:
+  path = source.provenance.get('path')
+  return (Path(path).resolve().name if path else '') or 'model'
+
+
+def _dump(value: Mapping[str, Any]) -> bytes:
+  return (json.dumps(value, indent=2, ensure_ascii=False) + '\n').encode()

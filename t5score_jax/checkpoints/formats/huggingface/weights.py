@@ -1,0 +1,32 @@
+"""The weights of a Hugging Face folder, whatever network they are of.
+
+Safetensors or torch's `.bin`, whole or in shards, read when they are asked for
+and never executed. Not here: names and settings (`huggingface.py`,
+`encoders.py`).
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from t5score_jax.checkpoints.formats import safetensors_files
+from t5score_jax.checkpoints.formats.torch import reader
+from t5score_jax.checkpoints.weights import CheckpointError, LazyArray
+
+SAFETENSORS = 'model.safetensors'
+BIN = 'pytorch_model.bin'
+
+
+def open_folder(folder: Path) -> dict[str, LazyArray]:
+  """Opens the weights of a folder, safetensors if it has both kinds.
+
+  Raises:
+    CheckpointError: There are none, or damaged ones.
+  """
+  for name, module in ((SAFETENSORS, safetensors_files), (BIN, reader)):
+    if any((folder / f).is_file() for f in (name, f'{name}.index.json')):
+      return module.open_folder(folder)
+  raise CheckpointError(
+    f'{folder}: has neither {SAFETENSORS} nor {BIN}, nor shards of one '
+    '(*.index.json)'
+  )

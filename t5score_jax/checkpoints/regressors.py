@@ -1,0 +1,196 @@
+"""Estimator folders: an encoder with COMET's or COMES's head, ready to score.
+
+``config.json`` (kind 'estimator': shapes, names of outputs, settings),
+``model.safetensors`` under the names of ``nn/heads.py``, and the tokenizer's
+files. Not here: COMET's own layout (``checkpoints/formats/comet.py``).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import jax
+import ml_dtypes
+import numpy as np
+import safetensors.numpy
+
+from t5score_jax.checkpoints import bundle as bundles
+from t5score_jax.checkpoints import kinds
+from t5score_jax.checkpoints.formats import safetensors_files
+from t5score_jax.checkpoints.formats.huggingface import encoders
+from t5score_jax.checkpoints.weights import CheckpointError, LazyArray, diff
+from t5score_jax.data import files
+from t5score_jax.data.subwords import SubwordTokenizer, load_tokenizer
+from t5score_jax.nn import heads
+
+FORMAT = 1
+KIND = kinds.ESTIMATOR
+CONFIG_FILE = 'config.json'
+WEIGHTS_FILE = 'model.safetensors'
+
+
+@dataclasses.dataclass(frozen=True)
+class Estimator:
+  """A regressor that can score.
+
+  Attributes:
+    config: the shapes.
+    params: nested dict of float32 arrays, see ``nn/heads.py``.
+    tokenizer: text to ids.
+    settings: how the model wants to be used; all optional. ``name`` (str),
+      ``max_length`` (tokens a text), ``windows`` and ``stride`` (how longer
+      texts are read, see ``inference/embedding.py``).
+  """
+
+  config: heads.EstimatorConfig
+  params: Mapping[str, Any]
+  tokenizer: SubwordTokenizer
+  settings: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+
+
+def is_estimator(path: str | os.PathLike[str]) -> bool:
+  """Whether ``path`` is a folder of this kind."""
+  return kinds.described(path) == kinds.ESTIMATOR
+
+
+def save(
+  model: Estimator, folder: str | os.PathLike[str], dtype: str = 'float32'
+) -> None:
+  """Writes a folder; each file appears whole or not at all.
+
+  Args:
+    model: the regressor.
+    folder: made if need be.
+    dtype: of the stored weights, 'float32' or 'bfloat16'.
+  """
+  path = Path(folder)
+  path.mkdir(parents=True, exist_ok=True)
+  kind = np.dtype(ml_dtypes.bfloat16) if dtype == 'bfloat16' else np.float32
+  tensors = {
+    name: np.ascontiguousarray(np.asarray(array), dtype=kind)
+    for name, array in bundles.flatten_names(model.params)
+  }
+  with files.write_atomically(path / WEIGHTS_FILE, 'wb') as out:
+    out.write(safetensors.numpy.save(tensors))
+  write_description(path, model.config, model.tokenizer, model.settings)
+
+
+def write_description(
+  folder: str | os.PathLike[str],
+  config: heads.EstimatorConfig,
+  tokenizer: SubwordTokenizer,
+  settings: Mapping[str, Any],
+) -> None:
+  """Writes everything but the weights into an existing folder."""
+  path = Path(folder)
+  tokenizer.save(path)
+  description = {
+    'format': FORMAT,
+    'kind': KIND,
+    'model': dataclasses.asdict(config),
+    'settings': dict(settings),
+  }
+  with files.write_atomically(path / CONFIG_FILE) as out:
+    json.dump(description, out, indent=2)
+    out.write('\n')
+
+
+def read_description(
+  folder: str | os.PathLike[str],
+) -> tuple[heads.EstimatorConfig, SubwordTokenizer, dict[str, Any]]:
+  """Reads what ``write_description`` wrote.
+
+  Raises:
+    CheckpointError: not such a folder, or a damaged one.
+  """
+  path = Path(folder)
+  if not is_estimator(path):
+    raise CheckpointError(f'{path}: not an estimator (kind in {CONFIG_FILE})')
+  try:
+    found = json.loads((path / CONFIG_FILE).read_text('utf-8'))
+    if found['format'] != FORMAT:
+      raise CheckpointError(f'{path}: format {found["format"]} is not known')
+    config = heads.EstimatorConfig(**found['model'])
+    tokenizer = load_tokenizer(path)
+    encoders.check_vocabulary(tokenizer, config.encoder, path)
+    return config, tokenizer, dict(found['settings'])
+  except CheckpointError:
+    raise
+  except (OSError, ValueError, TypeError, KeyError) as error:
+    raise CheckpointError(f'{path}: damaged ({error})') from error
+
+
+def open_weights(
+  folder: str | os.PathLike[str], outputs: int | None = None
+) -> dict[str, LazyArray]:
+  """Opens the weights of a folder by name.
+
+  Args:
+    folder: what ``save`` wrote.
+    outputs: how many outputs are wanted: those of an estimator with one are
+      copies of it, as ``heads.widen`` makes them (COMES_MT).
+  """
+  tensors = dict(safetensors_files.open_folder(Path(folder)))
+  last = max(n for n in tensors if n.startswith('estimator/layers_'))
+  last = last.rpartition('/')[0]
+  for leaf in ('kernel', 'bias'):
+    array = tensors[f'{last}/{leaf}']
+    if outputs is not None and array.shape[-1] == 1 != outputs:
+      wide = np.repeat(array.read(), outputs, axis=-1)
+      tensors[f'{last}/{leaf}'] = LazyArray.of(wide)
+  return tensors
+
+
+def load(folder: str | os.PathLike[str]) -> Estimator:
+  """Loads a folder that ``save`` wrote.
+
+  Raises:
+    CheckpointError: not such a folder, or a damaged one.
+  """
+  path = Path(folder)
+  config, tokenizer, settings = read_description(path)
+  try:
+    tensors = safetensors_files.open_folder(path)
+  except (OSError, ValueError) as error:
+    raise CheckpointError(f'{path}: damaged ({error})') from error
+  return assemble(config, tokenizer, settings, tensors, str(path))
+
+
+def assemble(
+  config: heads.EstimatorConfig,
+  tokenizer: SubwordTokenizer,
+  settings: Mapping[str, Any],
+  tensors: Mapping[str, LazyArray],
+  where: str,
+) -> Estimator:
+  """Puts a description and weights together.
+
+  Raises:
+    CheckpointError: the weights are of another estimator.
+  """
+  check_shapes(config, tensors, where)
+  params = bundles.nest(
+    {
+      name: np.asarray(array.read(), np.float32)
+      for name, array in tensors.items()
+    }
+  )
+  return Estimator(config, params, tokenizer, settings)
+
+
+def check_shapes(
+  config: heads.EstimatorConfig, tensors: Mapping[str, Any], where: str
+) -> None:
+  """Raises CheckpointError unless these are the estimator's parameters."""
+  shapes = jax.eval_shape(lambda: heads.init_params(config, jax.random.key(0)))
+  expected = {
+    name: tuple(leaf.shape) for name, leaf in bundles.flatten_names(shapes)
+  }
+  found = {name: tuple(array.shape) for name, array in tensors.items()}
+  if text := diff(expected, found):
+    raise CheckpointError(f'{where}: the weights do not fit:\n{text}')

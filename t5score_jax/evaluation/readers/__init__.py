@@ -1,0 +1,1 @@
+"""Readers: files of human judgments and of scores to grids."""

@@ -1,0 +1,411 @@
+"""What a distilled metric keeps of its teacher: agreement, speed, size.
+
+One row a metric (Kamal Eddine et al. 2022, Table 1): parameters, pairs a
+second, Pearson's correlation with people at segment level, by language pair
+and on average, the share of the teacher's that is kept, and the correlation
+with the teacher. Takes what has been measured; loads and times no metric.
+"""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+import math
+import warnings
+from collections.abc import Hashable, Sequence
+
+import numpy as np
+
+from t5score_jax.evaluation import correlation, significance
+from t5score_jax.evaluation.reports import tables
+
+TEACHER, STUDENT, BESIDE = ROLES = ('teacher', 'student', 'beside')
+
+
+@dataclasses.dataclass(frozen=True)
+class Measured:
+  """A metric on the judged pairs.
+
+  Attributes:
+    name: to show.
+    role: `TEACHER`, `STUDENT` or `BESIDE`.
+    scores: finite, higher is better, [N].
+    pairs_per_second: scored warm: once everything is loaded and compiled.
+    cold_seconds: loading, compiling and scoring all N pairs for the first time.
+    parameters: of its model; None where it has none.
+    signature: what the scores depend on.
+  """
+
+  name: str
+  role: str
+  scores: np.ndarray
+  pairs_per_second: float
+  cold_seconds: float
+  parameters: int | None = None
+  signature: str = ''
+
+
+@dataclasses.dataclass(frozen=True)
+class Row:
+  """What is said of one metric.
+
+  Attributes:
+    measured: what it stands on.
+    smaller: the teacher's parameters divided by its own; None without a model.
+    faster: its pairs a second divided by those of the metric that speed is
+      measured against.
+    human: Pearson with people, by language pair.
+    human_mean: their mean.
+    kept: `human_mean` divided by the teacher's; NaN where the teacher's is
+      not above 0.
+    interval: 95% of the bootstrap samples of `kept`; None without bootstrap,
+      and where the teacher agrees with nobody in one of them.
+    teacher: Pearson with the teacher's scores, by language pair.
+    teacher_mean: their mean.
+  """
+
+  measured: Measured
+  smaller: float | None
+  faster: float
+  human: dict[str, float]
+  human_mean: float
+  kept: float
+  interval: tuple[float, float] | None
+  teacher: dict[str, float]
+  teacher_mean: float
+
+
+@dataclasses.dataclass(frozen=True)
+class Report:
+  """The table.
+
+  Attributes:
+    rows: the teacher, its students, what stands beside them.
+    columns: language pairs; '' where pairs have none.
+    counts: judged pairs by language pair.
+    speed_against: the name of the metric that `faster` compares with.
+    resamples: of the bootstrap; 0 for none.
+    seed: of the draws.
+    notes: what does not vary, so that its correlations are given as 0.
+  """
+
+  rows: list[Row]
+  columns: list[str]
+  counts: dict[str, int]
+  speed_against: str
+  resamples: int
+  seed: int
+  notes: tuple[str, ...] = ()
+
+
+def measure(
+  metrics: Sequence[Measured],
+  human: np.ndarray,
+  groups: Sequence[str],
+  segments: Sequence[Hashable],
+  *,
+  speed_against: str | None = None,
+  resamples: int = 1000,
+  seed: int = 12345,
+) -> Report:
+  """Compares metrics with people and with the teacher among them.
+
+  Args:
+    metrics: exactly one is a teacher.
+    human: ratings, higher is better, [N].
+    groups: the language pair of each judged pair, N of them.
+    segments: what is drawn together: the segment of each, N of them.
+    speed_against: a metric's name; by default the teacher's.
+    resamples: of the segments of each language pair, drawn independently of
+      those of the others, the same for all metrics; 0 for none.
+    seed: of the draws.
+
+  Raises:
+    ValueError: no or several teachers, a name twice, lengths that differ,
+      values that are not finite, a language pair with fewer than two segments.
+  """
+  teacher = _teacher(metrics)
+  by_name = {metric.name: metric for metric in metrics}
+  if len(by_name) < len(metrics):
+    raise ValueError('two metrics have one name: ' + ', '.join(by_name))
+  against = by_name.get(speed_against or teacher.name)
+  if against is None:
+    raise ValueError(
+      f'no metric {speed_against!r}; there are: {", ".join(by_name)}'
+    )
+  human = correlation.check_scores(human, 'human ratings')
+  scores = {
+    name: correlation.check_scores(metric.scores, f'scores of {name}')
+    for name, metric in by_name.items()
+  }
+  sizes = {len(human), len(groups), len(segments), *map(len, scores.values())}
+  if len(sizes) > 1:
+    raise ValueError(f'lengths differ: {sorted(sizes)}')
+  places: dict[str, list[int]] = collections.defaultdict(list)
+  for place, group in enumerate(groups):
+    places[group].append(place)
+  columns = sorted(places)
+  rated = _correlations(human, scores, places)
+  like = _correlations(scores[teacher.name], scores, places)
+  notes = _constants({'human ratings': human, **scores}, places)
+  draws = None
+  if resamples:
+    check_drawn(groups, segments)
+    draws = _draws(human, scores, places, segments, resamples, seed)
+  rows = []
+  for metric in metrics:
+    name = metric.name
+    of_teacher = _mean(rated[teacher.name])
+    rows.append(
+      Row(
+        measured=metric,
+        smaller=teacher.parameters / metric.parameters
+        if teacher.parameters and metric.parameters
+        else None,
+        faster=metric.pairs_per_second / against.pairs_per_second,
+        human={c: rated[name][c] for c in columns},
+        human_mean=_mean(rated[name]),
+        kept=_mean(rated[name]) / of_teacher if of_teacher > 0 else math.nan,
+        interval=None
+        if draws is None
+        else _interval(draws, name, teacher.name),
+        teacher={c: like[name][c] for c in columns},
+        teacher_mean=_mean(like[name]),
+      )
+    )
+  counts = {c: len(places[c]) for c in columns}
+  return Report(rows, columns, counts, against.name, resamples, seed, notes)
+
+
+def check_drawn(groups: Sequence[str], segments: Sequence[Hashable]) -> None:
+  """Raises ValueError where a language pair has too little to be resampled.
+
+  Args:
+    groups: the language pair of each judged pair, N of them.
+    segments: the segment of each, N of them.
+  """
+  found: dict[str, set[Hashable]] = {}
+  for group, segment in zip(groups, segments, strict=True):
+    found.setdefault(group, set()).add(segment)
+  for group, drawn in found.items():
+    if len(drawn) < 2:
+      raise ValueError(
+        f'{f"{group}: " if group else ""}one rated segment only, and intervals '
+        'need two: leave it out, or ask for none (--bootstrap 0)'
+      )
+
+
+def _correlations(
+  wanted: np.ndarray,
+  scores: dict[str, np.ndarray],
+  places: dict[str, list[int]],
+) -> dict[str, dict[str, float]]:
+  """Pearson with some numbers, by metric and language pair; 0 of constants."""
+  with warnings.catch_warnings():
+    # `_constants` says it in words.
+    warnings.simplefilter('ignore', correlation.ConstantInputWarning)
+    return {
+      name: {c: correlation.pearson(wanted[p], x[p]) for c, p in places.items()}
+      for name, x in scores.items()
+    }
+
+
+def _constants(
+  columns: dict[str, np.ndarray], places: dict[str, list[int]]
+) -> tuple[str, ...]:
+  return tuple(
+    f'{name}{f" of {c}" if c else ""}: the same everywhere, so that '
+    'correlations are given as 0'
+    for c, rows in sorted(places.items())
+    for name, values in columns.items()
+    if len(rows) < 2 or np.ptp(values[rows]) == 0
+  )
+
+
+def _teacher(metrics: Sequence[Measured]) -> Measured:
+  found = [metric for metric in metrics if metric.role == TEACHER]
+  if len(found) != 1:
+    raise ValueError(f'{len(found)} teachers; there must be one')
+  return found[0]
+
+
+def _mean(values: dict[str, float]) -> float:
+  return float(np.mean(list(values.values())))
+
+
+def _draws(
+  human: np.ndarray,
+  scores: dict[str, np.ndarray],
+  places: dict[str, list[int]],
+  segments: Sequence[Hashable],
+  resamples: int,
+  seed: int,
+) -> significance.Replicates:
+  """The mean correlation with people on resampled segments."""
+  parts = []
+  for number, group in enumerate(sorted(places)):
+    # A segment's judged pairs stand in one column.
+    columns: dict[Hashable, int] = {}
+    depth: collections.Counter[int] = collections.Counter()
+    cells = []
+    for place in places[group]:
+      column = columns.setdefault(segments[place], len(columns))
+      cells.append((depth[column], column))
+      depth[column] += 1
+    at = tuple(np.array(cells).T)
+    shape = max(depth.values()), len(columns)
+
+    def grid(
+      values: np.ndarray,
+      at: tuple[np.ndarray, ...] = at,
+      shape: tuple[int, int] = shape,
+      rows: list[int] = places[group],
+    ) -> np.ndarray:
+      found = np.full(shape, np.nan)
+      found[at] = values[rows]
+      return found
+
+    parts.append(
+      significance.bootstrap_pearson(
+        grid(human),
+        {name: grid(x) for name, x in scores.items()},
+        resamples=resamples,
+        seed=seed + number,
+      )
+    )
+  return significance.average(parts)
+
+
+def _interval(
+  draws: significance.Replicates, name: str, teacher: str
+) -> tuple[float, float] | None:
+  """The middle 95% of the shares kept; None where one is undefined."""
+  own, whole = (draws.draws[:, draws.names.index(n)] for n in (name, teacher))
+  if not (whole > 0).all():
+    return None
+  low, high = np.quantile(own / whole, [0.025, 0.975])
+  return float(low), float(high)
+
+
+def render(
+  report: Report,
+  style: str = 'table',
+  digits: int = 3,
+  notes: Sequence[str] = (),
+) -> str:
+  """The report as text, without a final newline.
+
+  Args:
+    report: what to show.
+    style: a name in `tables.FORMATS`; JSON has everything, signatures too.
+    digits: decimals of correlations.
+    notes: sentences to end with.
+  """
+  tables.check_style(style)
+  if style == 'json':
+    notes = [*report.notes, *notes]
+    return tables.to_json({**_as_json(report), 'notes': notes})
+  blocks = [tables.lay_out(_main_rows(report, digits), style)]
+  if len(report.columns) > 1:
+    blocks.append(tables.lay_out(_pair_rows(report, digits), style))
+  said = [*_explained(report), *report.notes, *notes]
+  return tables.assemble(blocks, said)
+
+
+def _main_rows(report: Report, digits: int) -> list[list[str]]:
+  head = ['metric', 'role', 'parameters', 'smaller', 'pairs/s', 'faster']
+  head += [
+    'cold s',
+    'human r',
+    'kept %',
+    *(['95%'] if report.resamples else []),
+  ]
+  rows = [[*head, 'teacher r']]
+  for row in report.rows:
+    m = row.measured
+    cells = [
+      m.name,
+      m.role,
+      '-' if m.parameters is None else f'{m.parameters:,}',
+      '-' if row.smaller is None else f'{row.smaller:.1f}',
+      _speed(m.pairs_per_second),
+      f'{row.faster:.1f}' if row.faster < 100 else f'{row.faster:.0f}',
+      f'{m.cold_seconds:.1f}',
+      f'{row.human_mean:.{digits}f}',
+      '-' if math.isnan(row.kept) else f'{100 * row.kept:.1f}',
+    ]
+    if row.interval:
+      low, high = (100 * end for end in row.interval)
+      cells.append(f'[{low:.1f}, {high:.1f}]')
+    elif report.resamples:
+      cells.append('-')
+    rows.append([*cells, f'{row.teacher_mean:.{digits}f}'])
+  return rows
+
+
+def _speed(value: float) -> str:
+  return f'{value:.1f}' if value < 100 else f'{value:,.0f}'
+
+
+def _pair_rows(report: Report, digits: int) -> list[list[str]]:
+  """Human and teacher correlation of each language pair."""
+  rows = [['metric', 'with', *report.columns, 'mean']]
+  for row in report.rows:
+    for what, values, mean in (
+      ('people', row.human, row.human_mean),
+      ('teacher', row.teacher, row.teacher_mean),
+    ):
+      if what == 'teacher' and row.measured.role == TEACHER:
+        continue
+      cells = [f'{values[c]:.{digits}f}' for c in report.columns]
+      rows.append([row.measured.name, what, *cells, f'{mean:.{digits}f}'])
+  total = sum(report.counts.values())
+  counts = [str(report.counts[c]) for c in report.columns]
+  return [*rows, ['n', '', *counts, str(total)]]
+
+
+def _explained(report: Report) -> list[str]:
+  pairs = sum(report.counts.values())
+  mean = ' (mean over language pairs)' * (len(report.columns) > 1)
+  found = [
+    f'human r, teacher r: segment-level Pearson{mean} with people and with the '
+    "teacher's scores; kept: human r over the teacher's",
+    'pairs/s: scored once more when all was loaded and compiled; cold s: '
+    f'loading, compiling and scoring {pairs} pairs; faster: pairs/s over those '
+    f'of {report.speed_against}; smaller: parameters of the teacher over its '
+    'own',
+  ]
+  if report.resamples:
+    found.append(
+      f'95%: paired bootstrap over segments, {report.resamples} resamples, '
+      f'seed {report.seed}'
+    )
+  return found
+
+
+def _as_json(report: Report) -> dict[str, object]:
+  return {
+    'language_pairs': report.counts,
+    'speed_against': report.speed_against,
+    'resamples': report.resamples,
+    'seed': report.seed,
+    'metrics': [
+      {
+        'metric': row.measured.name,
+        'role': row.measured.role,
+        'parameters': row.measured.parameters,
+        'smaller': row.smaller,
+        'pairs_per_second': row.measured.pairs_per_second,
+        'faster': row.faster,
+        'cold_seconds': row.measured.cold_seconds,
+        'human': row.human,
+        'human_mean': row.human_mean,
+        'kept': None if math.isnan(row.kept) else row.kept,
+        'interval': row.interval,
+        'teacher': row.teacher,
+        'teacher_mean': row.teacher_mean,
+        'signature': row.measured.signature,
+      }
+      for row in report.rows
+    ],
+  }

@@ -1,0 +1,473 @@
+"""T5Score's tables on WMT20, for any metrics: Tables 1, 2 and 7 to 11.
+
+Reads the shared task's files from one folder, and further metrics' scores from
+files that `t5score score` wrote. Segment level: tau on the official ranked
+pairs, a metric tie being discordant. System level: the official mean z-scores.
+MQM: means and all pairs of different scores. Human translations are left out.
+Systems are called with '-' for '_', because the files spell three language
+pairs' systems differently.
+
+What a metric lacks is not guessed: its cell is '-', and a note says why.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import pathlib
+import zlib
+from collections.abc import Collection, Mapping, Sequence
+
+import numpy as np
+
+from t5score_jax.data import files
+from t5score_jax.evaluation import (
+  clusters,
+  correlation,
+  darr,
+  pair_bootstrap,
+  questions,
+  scores,
+  significance,
+)
+from t5score_jax.evaluation.readers import wmt
+
+TEST_SET = 'newstest2020'
+INTO = ('cs', 'de', 'iu', 'ja', 'km', 'pl', 'ps', 'ru', 'ta', 'zh')
+OUT_OF = ('cs', 'de', 'iu', 'ja', 'pl', 'ru', 'ta', 'zh')
+MQM_PAIRS = ('en-de', 'zh-en')
+# Rows of a report that names none: T5Score's that are published here, chrF.
+DEFAULT_METRICS = ('sentBLEU', 'chrF', 'prism', 'BLEURT', 'COMET')
+# Of the published metrics, those that have seen human judgments.
+SUPERVISED = (
+  'BERT-base-L2',
+  'BERT-large-L2',
+  'BLEURT',
+  'BLEURT-extended',
+  'COMET',
+  'COMET-2R',
+  'COMET-HTER',
+  'COMET-MQM',
+  'COMET-QE',
+  'COMET-Rank',
+  'OpenKiwi-Bert',
+  'OpenKiwi-XLMR',
+  'esim',
+)
+
+# What the cells of a file of agreement say.
+_SIGNS = {'1': 1.0, '0': -1.0, '': np.nan}
+
+
+@dataclasses.dataclass(frozen=True)
+class Block:
+  """One table.
+
+  Attributes:
+    title: What it shows.
+    columns: Language pairs and averages.
+    metrics: The rows.
+    values: By (metric, column); what is not there is missing.
+    marks: '‡' or '†' by (metric, column), where there is one.
+  """
+
+  title: str
+  columns: tuple[str, ...]
+  metrics: tuple[str, ...]
+  values: dict[tuple[str, str], float]
+  marks: dict[tuple[str, str], str]
+
+
+@dataclasses.dataclass(frozen=True)
+class Settings:
+  """What is asked of the report.
+
+  Attributes:
+    metrics: The rows.
+    unsupervised: Those that have seen no human judgment.
+    resamples: Bootstrap draws for the marks; 0 for none.
+    seed: Of the draws.
+    intersect: Measure a metric that lacks systems on the ones it has.
+  """
+
+  metrics: tuple[str, ...]
+  unsupervised: Collection[str]
+  resamples: int = 1000
+  seed: int = 12345
+  intersect: bool = False
+
+
+class Data:
+  """WMT20's files in a folder, and scores from elsewhere."""
+
+  def __init__(
+    self,
+    folder: str | os.PathLike[str],
+    own: Mapping[str, Sequence[scores.ScoreTable]],
+  ):
+    """Takes the folder and further scores.
+
+    Args:
+      folder: With wmt20_darr.tsv and wmt20_metrics/{human,scores}/, gzipped or
+        not; with wmt20_mqm_da.LP.tsv for Table 2, and
+        wmt20_metrics/darr_agreement.tsv for metrics without published segment
+        scores.
+      own: Tables with one column each, by metric; several are put together.
+
+    Raises:
+      files.RecordError: The folder lacks the ranked pairs or human scores.
+    """
+    self.folder = pathlib.Path(folder)
+    self.own = {name: _by_key(name, tables) for name, tables in own.items()}
+    self.pairs = darr.with_plain_systems(
+      darr.read_pairs(self.find('wmt20_darr.tsv'))
+    )
+    self._agreement: dict[str, np.ndarray] | None = None
+    # Files that have been read: several tables need the same ones.
+    self._read: dict[str, dict[tuple[str, str, str], float]] = {}
+
+  def find(self, name: str) -> pathlib.Path:
+    """A file of the folder, gzipped or not.
+
+    Raises:
+      files.RecordError: It is not there.
+    """
+    for ending in ('.gz', ''):
+      if (self.folder / (name + ending)).exists():
+        return self.folder / (name + ending)
+    raise files.RecordError(f'no {name} or {name}.gz', path=self.folder)
+
+  def has(self, name: str) -> bool:
+    """Whether the folder has a file, gzipped or not."""
+    return any((self.folder / (name + e)).exists() for e in ('.gz', ''))
+
+  def segment_scores(self, metric: str) -> dict[tuple[str, str, str], float]:
+    """Scores by (language pair, system, segment); empty without a file."""
+    if metric in self.own:
+      return self.own[metric]
+    return self._published(f'wmt20_metrics/scores/{metric}.seg.score')
+
+  def _published(self, name: str) -> dict[tuple[str, str, str], float]:
+    if name not in self._read:
+      self._read[name] = {}
+      if self.has(name):
+        table = scores.with_plain_systems(
+          wmt.read_wmt_scores(self.find(name), test_set=TEST_SET)
+        )
+        (values,) = table.values.values()
+        self._read[name] = dict(zip(table.rows, values.tolist(), strict=True))
+    return self._read[name]
+
+  def system_scores(self, metric: str) -> dict[tuple[str, str], float]:
+    """Scores by (language pair, system): published, or means over segments."""
+    name = f'wmt20_metrics/scores/{metric}.sys.score'
+    if metric not in self.own and self.has(name):
+      return {
+        (pair, system): value
+        for (pair, system, _), value in self._published(name).items()
+      }
+    found: dict[tuple[str, str], list[float]] = {}
+    for (pair, system, _), value in self.segment_scores(metric).items():
+      found.setdefault((pair, system), []).append(value)
+    return {key: float(np.mean(values)) for key, values in found.items()}
+
+  def agreement(self, metric: str) -> np.ndarray:
+    """Whether the metric agrees with each ranked pair: 1, -1, NaN unknown."""
+    found = self.segment_scores(metric)
+    p = self.pairs
+    if found:
+      keys = (p.language_pair.tolist(), p.segment.tolist())
+      better, worse = (
+        np.array(
+          [
+            found.get((pair, system, segment), np.nan)
+            for pair, segment, system in zip(*keys, names, strict=True)
+          ]
+        )
+        for names in (p.better.tolist(), p.worse.tolist())
+      )
+      known = np.isfinite(better) & np.isfinite(worse)
+      return np.where(known, np.where(better > worse, 1.0, -1.0), np.nan)
+    if self._agreement is None:
+      self._agreement = self._read_agreement()
+    return self._agreement.get(metric, np.full(len(p.segment), np.nan))
+
+  def _read_agreement(self) -> dict[str, np.ndarray]:
+    name = 'wmt20_metrics/darr_agreement.tsv'
+    if not self.has(name):
+      return {}
+    p = self.pairs
+    keys = zip(
+      p.language_pair.tolist(),
+      p.segment.tolist(),
+      p.better.tolist(),
+      p.worse.tolist(),
+      strict=True,
+    )
+    place = {key: index for index, key in enumerate(keys)}
+    path = self.find(name)
+    with files.open_text(path) as lines:
+      metrics = next(lines).split('\t')[4:]
+      found = np.full((len(metrics), len(p.segment)), np.nan)
+      for number, line in enumerate(lines, 2):
+        pair, segment, better, worse, *cells = line.split('\t')
+        better, worse = map(scores.plain_system, (better, worse))
+        key = (pair, segment, better, worse)
+        if key not in place or not set(cells) <= set(_SIGNS):
+          raise files.RecordError(
+            'not one of the ranked pairs, or a cell that is not 0 or 1',
+            path=path,
+            line=number,
+          )
+        found[:, place[key]] = [_SIGNS[cell] for cell in cells]
+    return dict(zip(metrics, found, strict=True))
+
+
+def _by_key(
+  name: str, tables: Sequence[scores.ScoreTable]
+) -> dict[tuple[str, str, str], float]:
+  found: dict[tuple[str, str, str], float] = {}
+  for table in tables:
+    if table.keys != scores.KEYS:
+      raise files.RecordError(
+        'the report needs language_pair, system and segment (DOC::SEG); the '
+        f'file has {", ".join(table.keys) or "none of them"}',
+        path=table.path,
+      )
+    table = scores.with_plain_systems(table)
+    (values,) = table.values.values()
+    for key, value, line in zip(
+      table.rows, values.tolist(), table.lines, strict=True
+    ):
+      if key in found:
+        raise files.RecordError(
+          f'a second score of {name} for {key}', path=table.path, line=int(line)
+        )
+      found[key] = value
+  return found
+
+
+def report(data: Data, settings: Settings) -> tuple[list[Block], list[str]]:
+  """All tables that the data allow, and notes on what is missing.
+
+  Raises:
+    files.RecordError: A file is not as it must be.
+    ValueError: No metric, or one of which there is no score at all.
+  """
+  if not settings.metrics:
+    raise ValueError('the report needs a metric')
+  for metric in settings.metrics:
+    agreed = np.isfinite(data.agreement(metric)).any()
+    if not agreed and not data.system_scores(metric):
+      raise ValueError(
+        f'there are no scores of {metric!r}: give NAME=FILE, or the name of a '
+        'published metric'
+      )
+  notes: list[str] = []
+  blocks = [*_segment_tables(data, settings, notes)]
+  blocks += _system_tables(data, settings, notes)
+  blocks += _mqm_table(data, settings, notes)
+  return blocks, list(dict.fromkeys(notes))
+
+
+def _segment_tables(
+  data: Data, settings: Settings, notes: list[str]
+) -> list[Block]:
+  agreed = np.stack([data.agreement(metric) for metric in settings.metrics])
+  values: dict[tuple[str, str], float] = {}
+  marks: dict[tuple[str, str], str] = {}
+  for pair in (*_into(), *_out_of()):
+    ours = np.flatnonzero(data.pairs.language_pair == pair)
+    known = np.isfinite(agreed[:, ours])
+    if settings.intersect and known.any():
+      some = known.any(axis=1)
+      common = known[some].all(axis=0)
+      if not common.all():
+        notes.append(
+          f'{pair}: {np.count_nonzero(~common)} of {len(ours)} ranked pairs '
+          'left out, because some metric has no scores there'
+        )
+      ours, known = ours[common], known[:, common]
+    for metric, row in zip(settings.metrics, known, strict=True):
+      if row.any() and not row.all():
+        notes.append(
+          f'{pair}: {metric} has {np.count_nonzero(row)} of {len(row)} ranked '
+          'pairs; --intersect measures all on the common ones'
+        )
+    complete = [k for k in range(len(known)) if len(ours) and known[k].all()]
+    names = [settings.metrics[k] for k in complete]
+    for k in complete:
+      values[settings.metrics[k], pair] = float(agreed[k, ours].mean())
+    if len(names) > 1 and settings.resamples:
+      found = pair_bootstrap.bootstrap_agreement(
+        data.pairs.segment[ours],
+        dict(zip(names, agreed[complete][:, ours], strict=True)),
+        resamples=settings.resamples,
+        seed=settings.seed + zlib.crc32(pair.encode()),
+      )
+      marks.update(_marks(names, pair, values, found, settings))
+  return _two_blocks(
+    'Segment-level Kendall tau on DARR', values, marks, settings
+  )
+
+
+def _marks(
+  names: list[str],
+  column: str,
+  values: dict[tuple[str, str], float],
+  found: significance.Replicates,
+  settings: Settings,
+) -> dict[tuple[str, str], str]:
+  each = clusters.marks(
+    names,
+    [values[name, column] for name in names],
+    found.p_values(),
+    settings.unsupervised,
+  )
+  return {
+    (name, column): mark for name, mark in zip(names, each, strict=True) if mark
+  }
+
+
+def _into() -> tuple[str, ...]:
+  return tuple(f'{language}-en' for language in INTO)
+
+
+def _out_of() -> tuple[str, ...]:
+  return tuple(f'en-{language}' for language in OUT_OF)
+
+
+def _two_blocks(
+  title: str,
+  values: dict[tuple[str, str], float],
+  marks: dict[tuple[str, str], str],
+  settings: Settings,
+) -> list[Block]:
+  # To English with all averages, and from English, as Tables 1 and 7.
+  into, out_of = _into(), _out_of()
+  for metric in settings.metrics:
+    for name, members in (
+      ('Avg-en', into),
+      ('Avg-x', out_of),
+      ('Avg', into + out_of),
+    ):
+      each = [values.get((metric, pair)) for pair in members]
+      if None not in each:
+        values[metric, name] = float(np.mean(np.array(each, np.float64)))
+  return [
+    Block(
+      f'{title}, to English',
+      (*into, 'Avg-en', 'Avg-x', 'Avg'),
+      settings.metrics,
+      values,
+      marks,
+    ),
+    Block(
+      f'{title}, from English',
+      (*out_of, 'Avg-x'),
+      settings.metrics,
+      values,
+      marks,
+    ),
+  ]
+
+
+def _system_tables(
+  data: Data, settings: Settings, notes: list[str]
+) -> list[Block]:
+  found = {metric: data.system_scores(metric) for metric in settings.metrics}
+  results: dict[str, dict[tuple[str, str], float]] = {'p': {}, 'k': {}}
+  for pair in (*_into(), *_out_of()):
+    table = wmt.read_wmt_da(
+      data.find(f'wmt20_metrics/human/ad-sys-scores-{pair}.csv'), pair
+    )
+    human = {
+      scores.plain_system(system): z
+      for (_, system, _), z in zip(
+        table.rows, table.values['z'].tolist(), strict=True
+      )
+      if not questions.is_human(system)
+    }
+    for metric, given in found.items():
+      ours = [system for system in human if (pair, system) in given]
+      if not ours:
+        continue
+      if len(ours) < len(human):
+        lacking = ', '.join(sorted(set(human) - set(ours)))
+        what = 'measured without them' if settings.intersect else 'not measured'
+        notes.append(f'{pair}: {metric} has no score of {lacking}: {what}')
+        if not settings.intersect or len(ours) < 2:
+          continue
+      x = [human[system] for system in ours]
+      y = [given[pair, system] for system in ours]
+      results['p'][metric, pair] = correlation.pearson(x, y)
+      results['k'][metric, pair] = correlation.kendall(x, y)
+  return [
+    *_two_blocks('System-level Pearson with DA', results['p'], {}, settings),
+    *_two_blocks('System-level Kendall with DA', results['k'], {}, settings),
+  ]
+
+
+def _mqm_table(data: Data, settings: Settings, notes: list[str]) -> list[Block]:
+  values: dict[tuple[str, str], float] = {}
+  marks: dict[tuple[str, str], str] = {}
+  pairs = [p for p in MQM_PAIRS if data.has(f'wmt20_mqm_da.{p}.tsv')]
+  for pair in pairs:
+    grid = _mqm_grid(data, pair)
+    means = correlation.system_means(grid.human)
+    ranked = darr.pairs_from_ratings(grid.human, np.finfo(float).tiny)
+    agreed = {}
+    for metric in settings.metrics:
+      systems = data.system_scores(metric)
+      y = [systems.get((pair, s), np.nan) for s in grid.systems]
+      if np.isfinite(y).all():
+        values[metric, f'{pair} sys-p'] = correlation.pearson(means, y)
+        values[metric, f'{pair} sys-k'] = correlation.kendall(means, y)
+      elif np.isfinite(y).any():
+        notes.append(f'{pair}: {metric} lacks systems that have MQM scores')
+      given = data.segment_scores(metric)
+      matrix = np.array(
+        [
+          [given.get((pair, s, n), np.nan) for n in grid.segments]
+          for s in grid.systems
+        ]
+      )
+      if np.isfinite(matrix[~np.isnan(grid.human)]).all():
+        better = matrix[ranked.better, ranked.segments]
+        worse = matrix[ranked.worse, ranked.segments]
+        agreed[metric] = np.where(better > worse, 1.0, -1.0)
+        values[metric, f'{pair} seg-k'] = float(agreed[metric].mean())
+    if len(agreed) > 1 and settings.resamples:
+      replicates = pair_bootstrap.bootstrap_agreement(
+        ranked.segments,
+        agreed,
+        resamples=settings.resamples,
+        seed=settings.seed + zlib.crc32(f'mqm {pair}'.encode()),
+      )
+      column = f'{pair} seg-k'
+      marks.update(_marks(list(agreed), column, values, replicates, settings))
+  if not pairs:
+    notes.append('no wmt20_mqm_da.LP.tsv: no table of MQM')
+    return []
+  columns = tuple(
+    f'{pair} {statistic}'
+    for pair in pairs
+    for statistic in ('sys-p', 'sys-k', 'seg-k')
+  )
+  return [Block('MQM 2020', columns, settings.metrics, values, marks)]
+
+
+def _mqm_grid(data: Data, pair: str) -> scores.ScoreGrid:
+  # The machine systems that were rated.
+  table = scores.read_table(
+    data.find(f'wmt20_mqm_da.{pair}.tsv'), ['mqm'], quoting='csv'
+  )
+  (grid,) = scores.join([scores.with_plain_systems(table)], 'mqm', [])
+  rated = ~np.isnan(grid.human).all(axis=1)
+  return grid.with_systems(
+    [
+      name
+      for name, keep in zip(grid.systems, rated, strict=True)
+      if keep and not questions.is_human(name)
+    ]
+  )

@@ -1,0 +1,1 @@
+"""Regressors fitted to rated records."""

@@ -1,0 +1,248 @@
+"""Texts as arrays on disk: tokens, or the vectors of an encoder that is frozen.
+
+Each distinct text is a row, written once and read by all runs that train on it
+(`inputs/texts.py`). Not here: which texts those are (`data/instances.py`),
+nor the encoding itself (`inference/embedding.py`).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+
+from t5score_jax.checkpoints import native, regressors
+from t5score_jax.checkpoints.formats import orbax
+from t5score_jax.checkpoints.formats.huggingface import encoders
+from t5score_jax.checkpoints.weights import CheckpointError
+from t5score_jax.data.instances import Texts
+from t5score_jax.inference import embedding, encoding
+from t5score_jax.inputs import datasets
+from t5score_jax.nn import heads
+
+FORMS = ('tokens', 'vectors')
+# Of an encoder's shape, what two runs on the same weights may have different.
+_FREE_FIELDS = ('dropout_rate', 'dtype', 'remat')
+
+
+@dataclasses.dataclass(frozen=True)
+class Encoding:
+  """What texts become before a run reads them; gin binds it.
+
+  Attributes:
+    config: The estimator's shape.
+    path: Folder of an encoder, of an estimator to start from, or the MODEL_DIR
+      of one.
+    form: 'tokens', or 'vectors', those of the frozen encoder, a layer each.
+    max_length: Tokens a text, special ones included; None for as many as the
+      encoder has positions for. What is longer is cut.
+    windows: Whether longer texts are read in windows of so many tokens, whose
+      vectors are averaged; for vectors only.
+    stride: Tokens that neighbouring windows share at least.
+    name: Of the estimator that comes of it.
+  """
+
+  config: heads.EstimatorConfig
+  path: str
+  form: str = 'tokens'
+  max_length: int | None = None
+  windows: bool = False
+  stride: int = 0
+  name: str = 'comes'
+
+  def __post_init__(self) -> None:
+    if self.form not in FORMS:
+      raise ValueError(f'form {self.form!r}: use one of {", ".join(FORMS)}')
+    if self.windows and self.form != 'vectors':
+      raise ValueError(
+        'WINDOWS = True is for vectors of a frozen encoder (FORM = "vectors"); '
+        'a network that is trained whole reads texts that are cut'
+      )
+
+  @property
+  def settings(self) -> dict[str, Any]:
+    """What the estimator's folder says about its use."""
+    found: dict[str, Any] = {'name': self.name}
+    if self.max_length is not None:
+      found['max_length'] = self.max_length
+    if self.windows:
+      found |= {'windows': True, 'stride': self.stride}
+    return found
+
+
+@dataclasses.dataclass(frozen=True)
+class Table:
+  """A folder of texts.
+
+  Attributes:
+    folder: Where `tokens.npy` and `lengths.npy`, or `vectors.npy` lie.
+    texts: How many.
+    cut: How many of them lost their end.
+    windowed: How many were read in several windows.
+    seconds: What it took to make.
+  """
+
+  folder: Path
+  texts: int
+  cut: int
+  windowed: int
+  seconds: float
+
+  def about(self) -> str:
+    """The table in words: how many texts, and the share that was cut."""
+    share = 100.0 * self.cut / max(self.texts, 1)
+    said = f'{self.texts} distinct texts, {self.cut} ({share:.1f}%) cut'
+    if self.windowed:
+      said += f', {self.windowed} read in several windows'
+    return f'{said}; prepared in {self.seconds:.1f} s'
+
+
+def load_start(wanted: Encoding) -> regressors.Estimator:
+  """Loads what a run starts from, as an estimator.
+
+  Args:
+    wanted: Says where it lies. The head of a mere encoder is random.
+
+  Returns:
+    An estimator of `wanted.config`'s encoder; its head and outputs are those of
+    the folder.
+
+  Raises:
+    CheckpointError: The folder's encoder has another shape, or there is none.
+    FileNotFoundError: There is no such folder.
+  """
+  folder = Path(wanted.path)
+  if folder.is_dir() and (
+    regressors.is_estimator(folder) or orbax.detect(folder)
+  ):
+    found = native.load_regressor(folder)
+    if not isinstance(found, regressors.Estimator):
+      raise CheckpointError(f'{folder}: a miniature, not an estimator')
+    start = found
+  else:
+    bundle = encoders.load_encoder(folder)
+    config = dataclasses.replace(wanted.config, encoder=bundle.config)
+    params = heads.init_params(config, jax.random.key(0), bundle.params)
+    start = regressors.Estimator(config, params, bundle.tokenizer)
+  ours, theirs = (
+    dataclasses.asdict(c.encoder) for c in (wanted.config, start.config)
+  )
+  if lines := [
+    f'{name} {theirs[name]} there, {value} in the configuration'
+    for name, value in ours.items()
+    if name not in _FREE_FIELDS and theirs[name] != value
+  ]:
+    raise CheckpointError(f'{folder}: another encoder: {"; ".join(lines)}')
+  return start
+
+
+def table(
+  folder: str | os.PathLike[str],
+  texts: Texts,
+  wanted: Encoding,
+  start: regressors.Estimator,
+  progress: encoding.Progress | None = None,
+) -> Table:
+  """Makes a folder of texts, or finds the one that was made before.
+
+  Args:
+    folder: Its name; it appears whole or not at all.
+    texts: What it is to hold, in this order.
+    wanted: In which form.
+    start: Encoder and tokenizer.
+    progress: Told how many texts are encoded.
+
+  Raises:
+    FileExistsError: The folder holds other texts, or in another form.
+  """
+  folder = Path(folder)
+  identity = {
+    'texts': texts.digest(),
+    'encoder': str(Path(wanted.path).resolve()),
+    'form': wanted.form,
+    'max_length': wanted.max_length,
+    'windows': wanted.windows,
+    'stride': wanted.stride,
+    'layers': list(wanted.config.layers),
+    'pooling': wanted.config.pooling,
+    'layer_norm': wanted.config.layer_norm,
+  }
+  if folder.exists():
+    return _found(folder, identity)
+  begin = time.perf_counter()
+  if wanted.form == 'tokens':
+    arrays, cut, windowed = _tokens(list(texts), wanted, start)
+  else:
+    arrays, cut, windowed = _vectors(list(texts), wanted, start, progress)
+  counts = {
+    'count': len(texts),
+    'cut': cut,
+    'windowed': windowed,
+    'seconds': round(time.perf_counter() - begin, 2),
+  }
+  with datasets.new_array_folder(folder) as new:
+    for name, array in arrays.items():
+      np.save(new / f'{name}.npy', array)
+    description = json.dumps({**identity, **counts}, indent=2)
+    (new / datasets.INFO_FILE).write_text(description + '\n', 'utf-8')
+  return _found(folder, identity)
+
+
+def _tokens(
+  texts: Sequence[str], wanted: Encoding, start: regressors.Estimator
+) -> tuple[dict[str, np.ndarray], int, int]:
+  longest = start.config.encoder.max_length
+  encoded = start.tokenizer.encode_batch(texts, wanted.max_length or longest)
+  lengths = np.array([len(text.ids) for text in encoded], np.int32)
+  pad_id = start.config.encoder.pad_id
+  tokens = np.full((len(texts), lengths.max()), pad_id, np.int32)
+  for row, text in zip(tokens, encoded, strict=True):
+    row[: len(text.ids)] = text.ids
+  cut = sum(text.cut for text in encoded)
+  return {'tokens': tokens, 'lengths': lengths}, cut, 0
+
+
+def _vectors(
+  texts: Sequence[str],
+  wanted: Encoding,
+  start: regressors.Estimator,
+  progress: encoding.Progress | None,
+) -> tuple[dict[str, np.ndarray], int, int]:
+  # The mix and its layers are the wanted estimator's; its weights count for
+  # nothing before the mix.
+  model = dataclasses.replace(
+    start,
+    config=dataclasses.replace(wanted.config, encoder=start.config.encoder),
+  )
+  embedder = embedding.TextEmbedder(
+    model,
+    max_length=wanted.max_length,
+    windows=wanted.windows,
+    stride=wanted.stride,
+  )
+  found = embedder.layer_vectors(texts, progress)
+  return {'vectors': found.values}, found.cut, found.windowed
+
+
+def _found(folder: Path, identity: dict[str, Any]) -> Table:
+  info = folder / datasets.INFO_FILE
+  there = json.loads(info.read_text('utf-8')) if info.is_file() else {}
+  if lines := [
+    f'{name} {there.get(name)!r} there, {value!r} here'
+    for name, value in identity.items()
+    if there.get(name) != value
+  ]:
+    raise FileExistsError(
+      f'{folder}: holds other texts, or in another form ({"; ".join(lines)}); '
+      'choose another folder'
+    )
+  return Table(
+    folder, there['count'], there['cut'], there['windowed'], there['seconds']
+  )

@@ -1,0 +1,1 @@
+"""Many texts under one model, fast and in order."""

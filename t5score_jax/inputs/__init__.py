@@ -1,0 +1,1 @@
+"""From tasks or arrays to batches."""

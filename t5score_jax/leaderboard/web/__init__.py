@@ -1,0 +1,1 @@
+"""Pages, server, jobs and sandbox of a board."""

@@ -1,0 +1,1 @@
+"""Models: parameters and a batch in, a loss or scores out."""

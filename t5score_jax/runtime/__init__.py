@@ -1,0 +1,1 @@
+"""The processes of a run: start, rendezvous, shutdown, forks, and caches."""

@@ -1,0 +1,89 @@
+"""Notices at once when another process of the run is gone.
+
+Processes keep the connections by which they met. The system closes those of a
+process that dies, however it dies; JAX by itself would wait in a computation
+with the dead one until a heartbeat is missed, and abort. Not here: how they
+met (`runtime/rendezvous.py`).
+"""
+
+from __future__ import annotations
+
+import selectors
+import socket
+import threading
+from collections.abc import Callable, Mapping
+
+from t5score_jax.runtime import rendezvous
+
+
+class Lifeline:
+  """Watches connections to other processes in a thread.
+
+  Process 0 is connected with all, the others with it; it passes on who is
+  gone.
+  """
+
+  def __init__(
+    self,
+    peers: Mapping[int, socket.socket],
+    timeout: int,
+    lost: Callable[[int], None],
+  ):
+    """Starts to watch.
+
+    Args:
+      peers: Process -> connection, from `rendezvous.meet`.
+      timeout: Seconds after which a silent host counts as dead.
+      lost: Called once, in the thread, with the process that is gone.
+    """
+    self._peers = dict(peers)
+    self._lost = lost
+    self._selector = selectors.DefaultSelector()
+    # A word to the thread itself, that it end.
+    self._wake, woken = socket.socketpair()
+    self._selector.register(woken, selectors.EVENT_READ, None)
+    for index, peer in self._peers.items():
+      _keep_alive(peer, timeout)
+      peer.settimeout(5)
+      self._selector.register(peer, selectors.EVENT_READ, index)
+    self._thread = threading.Thread(
+      target=self._watch, name='lifeline', daemon=True
+    )
+    self._thread.start()
+
+  def close(self) -> None:
+    """Says farewell: this process ends as it should."""
+    self._wake.close()
+    self._thread.join()
+    for peer in self._peers.values():
+      rendezvous.send(peer, {'bye': True})
+      peer.close()
+
+  def _watch(self) -> None:
+    while True:
+      for key, _ in self._selector.select():
+        if key.data is None:
+          return
+        words = rendezvous.receive(key.fileobj)  # type: ignore[arg-type]
+        self._selector.unregister(key.fileobj)
+        if 'bye' in words:
+          continue
+        gone = words.get('lost', key.data)
+        for index, peer in self._peers.items():
+          if index not in (key.data, gone):
+            rendezvous.send(peer, {'lost': gone})
+        self._lost(gone)
+        return
+
+
+def _keep_alive(peer: socket.socket, timeout: int) -> None:
+  """Lets the system ask a silent host whether it is there."""
+  peer.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+  seconds = max(1, timeout // 4)
+  for name, value in (
+    ('TCP_KEEPIDLE', seconds),
+    ('TCP_KEEPINTVL', seconds),
+    ('TCP_KEEPCNT', 3),
+  ):
+    if hasattr(socket, name):
+      peer.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)

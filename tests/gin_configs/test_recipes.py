@@ -1,0 +1,266 @@
+"""The documented runs print the numbers that their headers state."""
+
+import argparse
+import copy
+import json
+import math
+import re
+from pathlib import Path
+
+import gin
+import jax
+import numpy as np
+import pytest
+
+from t5score_jax.commands import _gin, train
+from t5score_jax.nn import bert, cross_encoder, heads
+from t5score_jax.training import loop, optimizers, partitioning  # noqa: F401 (for gin)
+
+ROOT = Path(__file__).resolve().parents[2]
+RECIPES = ROOT / 'gin_configs' / 'recipes'
+# As the headers say, for other machines and releases of the libraries.
+LOSS_TOLERANCE = 0.02
+AGREEMENT_TOLERANCE = 0.05
+
+
+def _run(*arguments):
+  parser = argparse.ArgumentParser(prog='t5score train')
+  train.add_arguments(parser)
+  return train.run(parser.parse_args([str(x) for x in arguments]))
+
+
+def _stated(recipe):
+  """The numbers of a header: {'loss': ..., 'judgments/pearson': ...}."""
+  header = (RECIPES / recipe).read_text().partition('\nfrom ')[0]
+  printed = '\n'.join(re.findall(r'^#   (.*)', header, re.M))
+  pairs = re.findall(r'\b([a-z_]+(?:/[a-z_]+)?)\s+(-?\d\.\d+)\b', printed)
+  return {name: float(value) for name, value in pairs}
+
+
+def _measured(folder):
+  """The last number of each name in a run's metrics.jsonl."""
+  found = {}
+  for line in (folder / 'metrics.jsonl').read_text().splitlines():
+    found.update(json.loads(line))
+  return found
+
+
+def _check(recipe, folder):
+  stated, measured = _stated(recipe), _measured(folder)
+  assert {'loss', 'held_out/loss', 'judgments/pearson'} <= set(stated)
+  for name, value in stated.items():
+    is_loss = name.endswith('loss')
+    tolerance = LOSS_TOLERANCE if is_loss else AGREEMENT_TOLERANCE
+    assert measured[name] == pytest.approx(value, abs=tolerance), name
+
+
+@pytest.mark.slow
+def test_both_stages_of_the_tiny_run(tmp_path):
+  pytest.importorskip('seqio')
+  model_dir = f"--gin.MODEL_DIR='{tmp_path}/run'"
+  assert _run('--gin_file=recipes/tiny_run.gin', model_dir, '--quiet') == 0
+  _check('tiny_run.gin', tmp_path / 'run')
+  code = _run(
+    '--gin_file=recipes/tiny_run_contrastive.gin',
+    f"--gin.MODEL_DIR='{tmp_path}/run2'",
+    f"--gin.INITIAL_CHECKPOINT_PATH='{tmp_path}/run'",
+    '--quiet',
+  )
+  assert code == 0
+  _check('tiny_run_contrastive.gin', tmp_path / 'run2')
+  before, after = _measured(tmp_path / 'run'), _measured(tmp_path / 'run2')
+  name = 'judgments/pearson'
+  assert after[name] > before[name] + 0.1
+
+
+def _init(path):
+  """What makes the parameters of a network: key -> tree."""
+  if 't5.T5Config' in path.read_text():
+    # Scanned layers have a position bias each, as in T5X; the counts are the
+    # published ones.
+    _gin.configure(
+      [str(path), 'runs/train_generative.gin'],
+      [
+        "MODEL_DIR='x'",
+        'TRAIN_STEPS=1',
+        "VOCABULARY='bytes'",
+        't5.T5Config.scan_layers=False',
+      ],
+    )
+    return gin.query_parameter('%MODEL').scoped_configurable_fn().init
+  _gin.configure([str(path)], [])
+  named = {
+    name: gin.query_parameter(f'%{name}').scoped_configurable_fn()
+    for name in ('CONFIG', 'ENCODER')
+    if f'\n{name} = ' in gin.config_str()
+  }
+  if 'CONFIG' not in named:
+    return lambda rng: bert.init_params(named['ENCODER'], rng)
+  if isinstance(named['CONFIG'], bert.BertConfig):
+    return lambda rng: cross_encoder.init_params(named['CONFIG'], rng)
+  return lambda rng: heads.init_params(named['CONFIG'], rng)
+
+
+# What only completes other files.
+PARTS = {'estimator.gin'}
+
+
+@pytest.mark.parametrize(
+  'path',
+  sorted(
+    path
+    for path in (RECIPES.parent / 'models').glob('*')
+    if path.name not in PARTS
+  ),
+  ids=str,
+)
+def test_networks_have_as_many_parameters_as_stated(path):
+  shapes = jax.eval_shape(_init(path), jax.random.key(0))
+  count = sum(math.prod(x.shape) for x in jax.tree.leaves(shapes))
+  header = ' '.join(re.findall('^#(.*)$', path.read_text(), re.M))
+  exact = re.search(r'([\d,]{5,}) parameters', header)
+  rounded = re.search(r'([\d.]+) M parameters', header)
+  if exact:
+    assert f'{count:,}' == exact[1]
+  else:
+    assert f'{count / 1e6:.1f}' == rounded[1]
+
+
+# As the Hub counts the published weights.
+PUBLISHED = {
+  't5_1_1_small': 76_961_152,
+  't5_1_1_base': 247_577_856,
+  't5_1_1_large': 783_150_080,
+  't5_1_1_xl': 2_849_757_184,
+  't5_1_1_xxl': 11_135_332_352,
+  'mt5_small': 300_176_768,
+  'mt5_base': 582_401_280,
+  'mt5_large': 1_229_581_312,
+  'mt5_xl': 3_742_619_648,
+  'mt5_xxl': 12_921_057_280,
+  'byt5_small': 299_637_760,
+  'byt5_base': 581_653_248,
+  'byt5_large': 1_228_183_552,
+  'byt5_xl': 3_737_801_728,
+  'byt5_xxl': 12_906_899_328,
+  'umt5_small': 306_601_984,
+  'umt5_base': 592_043_520,
+  'umt5_xl': 3_768_356_864,
+  'umt5_xxl': 12_972_531_712,
+}
+
+
+def test_every_published_size_has_a_file_that_states_its_count():
+  for name, count in PUBLISHED.items():
+    text = (RECIPES.parent / 'models' / f'{name}.gin').read_text()
+    assert f'{count:,} parameters' in text.replace('\n# ', ' '), name
+
+
+@pytest.mark.parametrize('path', sorted(RECIPES.glob('*.gin')), ids=str)
+def test_every_recipe_gives_model_optimizer_and_mesh(path, tmp_path):
+  if 'jax.tasks' in path.read_text() or path.name.startswith('t5score_'):
+    pytest.importorskip('seqio')
+  bindings = []
+  if path.name.startswith(('comes_', 'comet_')):
+    # Steps are counted from the instances of a fold.
+    np.save(tmp_path / 'ratings.npy', np.zeros((100, 4)))
+    bindings = [f'ARRAYS = {str(tmp_path)!r}']
+  _gin.configure([str(path)], [], more=bindings)
+  # All that doesn't read files; macros that the header's command gives are in
+  # none of it.
+  made = {
+    name: copy.deepcopy(gin.query_parameter(f'loop.train.{name}'))
+    for name in ('model', 'optimizer', 'partitioner', 'cadence', 'train_steps')
+  }
+  config = made['model'].config
+  assert getattr(config, 'encoder', config).vocab_size > 0
+  assert float(made['optimizer'].schedule(0)) >= 0
+  assert made['train_steps'] > 0
+  assert isinstance(made['partitioner'], partitioning.Partitioner)
+  head = path.read_text().partition('\n\n')[0]
+  assert re.search(r'A6000|v5e|CPU|core', head), 'no hardware'
+  assert re.search(r'Expected|Seen|prints', head), 'no result'
+
+
+@pytest.mark.parametrize('size', ['base', 'large', 'xl', 'xxl'])
+def test_recipes_have_the_settings_of_table_6(size):
+  pytest.importorskip('seqio')
+  steps = {'base': 300_000, 'large': 200_000, 'xl': 50_000, 'xxl': 50_000}
+  for stage, expected in (
+    ('generative', (10_000, 10, 1000, 5e-5, 0.1, 500)),
+    ('contrastive', (steps[size], 32, 0, 1e-5, 0.05, None)),
+  ):
+    _gin.configure([f'recipes/t5score_{size}_{stage}.gin'], [])
+    found = {
+      name: copy.deepcopy(gin.query_parameter(f'%{name}'))
+      for name in (
+        'TRAIN_STEPS',
+        'BATCH_SIZE',
+        'WARMUP_STEPS',
+        'LEARNING_RATE',
+        'DROPOUT_RATE',
+      )
+    }
+    if size == 'xxl' and stage == 'contrastive':
+      # Both directions of the paper's 32 pairs.
+      expected = (expected[0], 64, *expected[2:])
+    assert tuple(found.values()) == expected[:5]
+    cadence = copy.deepcopy(gin.query_parameter('loop.train.cadence'))
+    every = expected[5] or (10_000 if size in ('base', 'large') else 5000)
+    assert cadence.save_every == every
+
+
+def test_comes_has_the_settings_of_table_4(tmp_path):
+  np.save(tmp_path / 'ratings.npy', np.zeros((44_880, 4)))
+  more = [f'ARRAYS = {str(tmp_path)!r}']
+  _gin.configure(['recipes/comes_xlmr_large.gin'], [], more=more)
+  train = {
+    name: copy.deepcopy(gin.query_parameter(f'loop.train.{name}'))
+    for name in ('model', 'optimizer', 'cadence', 'train_steps', 'selection')
+  }
+  config = train['model'].config
+  assert config.hidden_sizes == (3072, 1024) and config.dropout_rate == 0.15
+  assert config.pooling == 'mean' and config.layer == 'mix'
+  assert len(config.outputs) == 4 and config.reference
+  # 44,880 instances in batches of 40 are 1,122 steps an epoch.
+  assert train['train_steps'] == 5 * 1122
+  assert train['cadence'].eval_every == 1122
+  assert train['selection'].metric == 'validation/pearson'
+  optimizer = train['optimizer']
+  assert dict(optimizer.frozen) == {
+    '^encoder/embeddings/': -1,
+    '^encoder/': 1122,
+  }
+  shapes = jax.eval_shape(train['model'].init, jax.random.key(0))
+  factors = optimizers.layerwise_multipliers(24, 0.95, 1 / 3.1)
+  assert factors['^encoder/layers_23/'] * 3.1e-5 == pytest.approx(1e-5)
+  found = copy.deepcopy(gin.query_parameter('optimizers.adamw.multipliers'))
+  assert found == pytest.approx(factors)
+  optimizers.learning_rate_multipliers(shapes, factors)
+  for step in (0, 5000):
+    assert float(optimizer.schedule(step)) == pytest.approx(3.1e-5)
+  _gin.configure(['recipes/comes_xlmr_large_mt.gin'], [], more=more)
+  optimizer = copy.deepcopy(gin.query_parameter('loop.train.optimizer'))
+  assert float(optimizer.schedule(0)) == pytest.approx(1e-5)
+  _gin.configure(['recipes/comes_xlmr_large_qe.gin'], [], more=more)
+  model = copy.deepcopy(gin.query_parameter('loop.train.model'))
+  assert model.config.hidden_sizes == (2048, 1024)
+  assert not model.config.reference
+
+
+def test_the_made_up_corpus_is_what_it_says():
+  pytest.importorskip('seqio')
+  from t5score_jax.tasks import made_up
+
+  train_set = set(made_up.meanings('train'))
+  held_out = set(made_up.meanings('validation'))
+  assert len(train_set) == 630 and len(held_out) == 90
+  assert not train_set & held_out
+  segments = made_up.segments()
+  assert len(segments) == 4 * 90
+  for row in range(0, len(segments), 4):
+    group = segments[row : row + 4]
+    assert len({s.references for s in group}) == 1
+    assert [s.system for s in group] == ['alpha', 'beta', 'gamma', 'delta']
+  for pair in made_up.text_pairs('train'):
+    assert pair['inputs'] != pair['targets']

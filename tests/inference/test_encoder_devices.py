@@ -1,0 +1,104 @@
+"""Encoder metrics on four devices, in two partitions, in two processes."""
+
+import json
+import os
+import subprocess
+import sys
+
+import jax
+import numpy as np
+import pytest
+import score_on_devices
+import tiny_encoder
+
+from t5score_jax.checkpoints import regressors
+from t5score_jax.checkpoints.formats.huggingface import encoders
+from t5score_jax.metrics import registry
+from tests.checkpoints import test_cross_encoders as test_miniatures
+from tests.inference import test_embedding as test_embedding
+from tests.runtime import test_processes as test_processes
+
+LONG = test_embedding.LONG
+TEXTS = (
+  ['the cat sat', LONG, '', 'a dog ran', 'green hill', 'the cat sat', LONG],
+  ['a cat sat', 'the dogs', 'the mat', LONG, 'a hill', LONG, 'the dogs'],
+  ['the mat', 'a hill', LONG, 'dog', 'cat .', 'the mat', 'a hill'],
+)
+
+
+@pytest.fixture(scope='module')
+def folder(tmp_path_factory):
+  folder = tmp_path_factory.mktemp('models')
+  tiny_encoder.make(folder / 'encoder')
+  encoder = encoders.load_encoder(folder / 'encoder')
+  regressors.save(test_embedding.make(encoder), folder / 'estimator')
+  test_miniatures.make(folder)
+  (folder / 'm').rename(folder / 'miniature')
+  (folder / 'texts.json').write_text(json.dumps(TEXTS))
+  return folder
+
+
+@pytest.fixture(scope='module')
+def expected(folder):
+  found = {}
+  for name, options in score_on_devices.METRICS.items():
+    options = {**options, 'model': folder / options['model']}
+    found[name] = registry.load_metric(name, **options).score(*TEXTS)
+  return found
+
+
+def _run(folder, devices, *arguments):
+  return subprocess.Popen(
+    [sys.executable, score_on_devices.__file__, str(folder), *arguments],
+    env={
+      **os.environ,
+      'JAX_PLATFORMS': 'cpu',
+      'XLA_FLAGS': f'--xla_force_host_platform_device_count={devices}',
+    },
+    stdout=subprocess.PIPE,
+    stderr=subprocess.PIPE,
+    text=True,
+  )
+
+
+def _check(found, expected):
+  for name, wanted in expected.items():
+    for partitions in (1, 2):
+      one = found[f'{name}-{partitions}']
+      np.testing.assert_allclose(one['scores'], wanted.values, atol=1e-5)
+      assert one['signature'] == wanted.signature
+      assert one['truncated'] == [wanted.truncated, wanted.texts]
+      assert one['shard'] == [16, 24 // partitions]
+
+
+def test_four_devices_and_two_by_two(folder, expected):
+  assert jax.local_device_count() == 1
+  process = _run(folder, 4)
+  _, error = process.communicate(timeout=300)
+  assert process.returncode == 0, error
+  found = json.loads((folder / 'found-0.json').read_text())
+  assert found['devices'] == [1, 4]
+  assert found['told'] == []
+  _check(found, expected)
+
+
+@pytest.mark.slow
+def test_two_processes(folder, expected):
+  port = str(test_processes.free_port())
+  running = [_run(folder, 2, port, str(index)) for index in range(2)]
+  for process in running:
+    _, error = process.communicate(timeout=300)
+    assert process.returncode == 0, error
+  sizes = []
+  for index in range(2):
+    found = json.loads((folder / f'found-{index}.json').read_text())
+    assert found['devices'] == [2, 2]
+    _check(found, expected)
+    sizes.append(found['told'])
+    assert set(found['differ']) == set(expected)
+    assert all(
+      'processes differ in the texts' in w for w in (found['differ'].values())
+    )
+  # Each metric is told twice, and each process does a part of every one.
+  assert [len(s) for s in sizes] == [8, 8]
+  assert all(one > 0 for s in sizes for one in s)

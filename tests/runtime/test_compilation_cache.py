@@ -1,0 +1,82 @@
+"""Where compiled programs are kept, and that they are found again."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import jax
+import pytest
+
+from t5score_jax.runtime import compilation_cache
+
+
+@pytest.fixture
+def environment(monkeypatch, tmp_path):
+  monkeypatch.delenv(compilation_cache.VARIABLE, raising=False)
+  monkeypatch.delenv('XDG_CACHE_HOME', raising=False)
+  monkeypatch.setenv('HOME', str(tmp_path))
+  return monkeypatch
+
+
+def test_folder(environment, tmp_path):
+  found = compilation_cache.folder()
+  assert found.parent == tmp_path / '.cache' / 't5score-jax'
+  assert found.name.startswith('xla-')
+  environment.setenv('XDG_CACHE_HOME', str(tmp_path / 'x'))
+  assert compilation_cache.folder().parent == tmp_path / 'x' / 't5score-jax'
+  environment.setenv('XDG_CACHE_HOME', 'relative')
+  assert compilation_cache.folder() == found
+  environment.setenv(compilation_cache.VARIABLE, '/mine')
+  assert compilation_cache.folder() == Path('/mine') / found.name
+
+
+@pytest.mark.parametrize('value', ['off', 'OFF', '0', 'no', 'false'])
+def test_no_cache(environment, value):
+  environment.setenv(compilation_cache.VARIABLE, value)
+  assert compilation_cache.folder() is None
+  compilation_cache.enable()
+  assert jax.config.jax_compilation_cache_dir is None
+
+
+def test_a_folder_that_cannot_be_made_is_no_error(environment, tmp_path):
+  (tmp_path / 'file').touch()
+  environment.setenv(compilation_cache.VARIABLE, str(tmp_path / 'file'))
+  compilation_cache.enable()
+  assert jax.config.jax_compilation_cache_dir is None
+
+
+def test_a_second_process_compiles_nothing(random_bundle, tmp_path):
+  program = (
+    'import logging, sys\n'
+    'import jax\n'
+    'from t5score_jax import compilation_cache, load\n'
+    'update = jax.config.update\n'
+    # Programs as small as these are not worth keeping otherwise.
+    'jax.config.update = lambda name, value: update(\n'
+    "  name, 0.0 if 'secs' in name else value)\n"
+    'hits = []\n'
+    'jax.monitoring.register_event_listener(\n'
+    "  lambda name, **kw: hits.append(name.rsplit('/', 1)[1]))\n"
+    f"load({str(random_bundle)!r}).score(['a cat'], ['the cat'])\n"
+    "print(hits.count('cache_hits'), hits.count('cache_misses'))\n"
+  )
+  environment = {
+    **os.environ,
+    compilation_cache.VARIABLE: str(tmp_path),
+    'JAX_PLATFORMS': 'cpu',
+  }
+
+  def run():
+    done = subprocess.run(
+      [sys.executable, '-c', program],
+      capture_output=True,
+      text=True,
+      env=environment,
+    )
+    assert done.returncode == 0, done.stderr
+    return [int(word) for word in done.stdout.split()]
+
+  hits, misses = run()
+  assert hits == 0 and misses >= 2  # encoder and decoder
+  assert run() == [misses, 0]
