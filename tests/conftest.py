@@ -3,6 +3,7 @@
 import io
 import os
 import pathlib
+import tempfile
 
 import pytest
 from hypothesis import settings
@@ -13,9 +14,14 @@ settings.register_profile('fresh', deadline=None)
 settings.register_profile('fixed', derandomize=True, deadline=None)
 settings.load_profile(os.environ.get('T5SCORE_HYPOTHESIS_PROFILE', 'fresh'))
 
-# Tests compile the same few tiny programs again and again; a developer's own
-# cache must neither help nor be filled by them.
-os.environ.setdefault('T5SCORE_COMPILATION_CACHE', 'off')
+# One cache of compiled programs a session, also for its child processes and
+# xdist's workers, which inherit the environment. A developer's own cache must
+# neither help nor be filled: JAX's setting goes before this library's.
+if 'JAX_COMPILATION_CACHE_DIR' not in os.environ:
+  _cache = tempfile.TemporaryDirectory(prefix='t5score-tests-')
+  os.environ['JAX_COMPILATION_CACHE_DIR'] = _cache.name
+  os.environ['JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS'] = '0'
+  os.environ['JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES'] = '-1'
 
 _SUBJECTS = 'the cat|a dog|my neighbour|the old ship|her bicycle|this town'
 _VERBS = 'sees|follows|paints|repairs|forgets|carries'
