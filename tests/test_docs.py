@@ -5,15 +5,18 @@ comment that says whether it is run here (`<!-- runs -->`), or why it isn't
 (`<!-- does not run here: ... -->`).
 """
 
+import contextlib
+import functools
+import io
 import pathlib
 import re
-import subprocess
-import sys
 from collections.abc import Iterator
 
 import pytest
+import shell
 
 import t5score_jax
+from t5score_jax import cli
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 GUIDES = (
@@ -46,14 +49,12 @@ def _verbs() -> list[str]:
   )
 
 
+@functools.cache
 def _help(verb: str) -> str:
-  done = subprocess.run(
-    [sys.executable, '-m', 't5score_jax.cli', verb, '--help'],
-    capture_output=True,
-    text=True,
-    check=True,
-  )
-  return done.stdout
+  printed = io.StringIO()
+  with contextlib.redirect_stdout(printed), pytest.raises(SystemExit):
+    cli.main([verb, '--help'])
+  return printed.getvalue()
 
 
 def _commands(text: str) -> Iterator[str]:
@@ -90,29 +91,19 @@ def test_every_block_is_classified(name):
 
 
 @pytest.mark.parametrize('name', GUIDES)
-def test_blocks_run(name, tmp_path):
+def test_blocks_run(name, tmp_path, tmp_path_factory, monkeypatch):
   """Runs a guide's blocks in order, in one folder, as a reader would."""
   ran = 0
-  binary = pathlib.Path(sys.executable).parent
+  commands = tmp_path_factory.mktemp('bin')
+  monkeypatch.chdir(tmp_path)
   for language, comment, text in _blocks(_read(name)):
     if comment != 'runs':
       continue
     if language == 'bash':
-      command = ['bash', '-euo', 'pipefail', '-c', text]
+      done = shell.run(text, tmp_path, commands)
+      assert done.returncode == 0, f'{text}\n{done.stdout}'
     else:
-      command = [sys.executable, '-c', text]
-    done = subprocess.run(
-      command,
-      cwd=tmp_path,
-      env={
-        'PATH': f'{binary}:/usr/bin:/bin',
-        'HOME': str(tmp_path),
-        'JAX_PLATFORMS': 'cpu',
-      },
-      capture_output=True,
-      text=True,
-    )
-    assert done.returncode == 0, f'{text}\n{done.stdout}\n{done.stderr}'
+      exec(text, {'__name__': '__main__'})
     ran += 1
   assert ran >= 3 or name != 'README.md'
 
@@ -125,7 +116,6 @@ def test_verb_is_documented(verb):
 
 def test_options_exist():
   """Options of `t5score VERB` commands, those that aren't run included."""
-  texts: dict[str, str] = {}
   seen = 0
   blocks = [block for name in GUIDES for block in _blocks(_read(name))]
   for language, _, text in blocks:
@@ -134,12 +124,11 @@ def test_options_exist():
     for line in _commands(text):
       for verb, rest in re.findall(r'\bt5score (\w+)([^|;&]*)', line):
         assert verb in _verbs(), line
-        texts.setdefault(verb, _help(verb))
         for option in re.findall(r'(?<!\S)(--?[a-zA-Z][\w-]*)', rest):
           if option == '--gin':
             option = '--gin.NAME'
           assert re.search(
-            rf'(?<![\w-]){re.escape(option)}(?![\w-])', texts[verb]
+            rf'(?<![\w-]){re.escape(option)}(?![\w-])', _help(verb)
           ), f'{line}: {option}'
           seen += 1
   assert seen >= 5
