@@ -2,17 +2,18 @@
 # into one virtual environment; a second call installs nothing.
 #
 #   make demo                   score shipped sentences with the embedded model
-#   make test                   install and run the quick tests
-#   make test-slow              the slow tests
+#   make test                   run the quick tests, two files at a time
+#   make test-slow              run the slow tests (clean installs, whole recipes)
 #   make parity                 compare with transformers and torch
-#   make test-all               the three above
-#   make lint                   ruff and mypy, as in CI and pre-commit
-#   make wheel                  dist/*.whl and dist/*.tar.gz
+#   make test-all               run the three above
+#   make lint                   run ruff and mypy, as CI and pre-commit do
+#   make wheel                  build dist/*.whl and dist/*.tar.gz
 #   make clean                  remove everything that make has made
 #
 #   make PYTHON=python3.12 ...  use another interpreter
 #   make VENV=/tmp/venv ...     put the environment elsewhere (no spaces)
 #   make PYTEST_ARGS='-k tau' test
+#   make JOBS=8 test            test eight files at a time
 
 PYTHON ?= python3
 VENV ?= .venv
@@ -36,7 +37,10 @@ parity := $(VENV)/.parity-$(release)
 dev := $(VENV)/.dev-$(release)
 metadata := setup.py pyproject.toml
 
-pytest := JAX_PLATFORMS=cpu $(python) -m pytest $(PYTEST_ARGS)
+# A file's tests share their fixtures, so a worker takes whole files.
+JOBS ?= 2
+pytest := JAX_PLATFORMS=cpu $(python) -m pytest -n $(JOBS) --dist loadfile \
+  $(PYTEST_ARGS)
 
 # All targets install into the same environment: one at a time, also under -j.
 .NOTPARALLEL:

@@ -86,6 +86,7 @@ _TEST = [
   *_SERVER,
   'hypothesis>=6.100',
   'pytest>=8.0',
+  'pytest-xdist>=3.5',
   # Drives a browser, where there is one; starlette's test client needs httpx.
   'httpx>=0.27',
   'playwright>=1.40',
@@ -116,9 +117,16 @@ _PACKAGES = setuptools.find_packages(include=['t5score_jax', 't5score_jax.*'])
 setuptools.setup(
   name='t5score-jax',
   version=_version(),
-  description='T5Score: text evaluation by generation, in JAX.',
+  description='Learned metrics of generated text in JAX: train, score, evaluate.',
   long_description=(_ROOT / 'README.md').read_text(encoding='utf-8'),
   long_description_content_type='text/markdown',
+  # The papers; where the sources live is the publisher's to add.
+  project_urls={
+    'T5Score': 'https://arxiv.org/abs/2212.05726',
+    'FrugalScore': 'https://arxiv.org/abs/2110.08559',
+    'Billboards': 'https://arxiv.org/abs/2112.04139',
+  },
+  keywords='evaluation metrics, machine translation, summarization, JAX, T5X',
   license='Apache-2.0',
   license_files=['LICENSE'],
   python_requires='>=3.10',
@@ -158,7 +166,15 @@ setuptools.setup(
     'Development Status :: 4 - Beta',
     'Environment :: Console',
     'Intended Audience :: Science/Research',
+    'Intended Audience :: Developers',
+    'Operating System :: POSIX',
     'Programming Language :: Python :: 3',
+    'Programming Language :: Python :: 3.10',
+    'Programming Language :: Python :: 3.11',
+    'Programming Language :: Python :: 3.12',
+    'Programming Language :: Python :: 3.13',
     'Topic :: Scientific/Engineering :: Artificial Intelligence',
+    'Topic :: Text Processing :: Linguistic',
+    'Typing :: Typed',
   ],
 )
