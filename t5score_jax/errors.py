@@ -26,3 +26,7 @@ class UsageError(T5ScoreError, ValueError):
 
 class OptionError(T5ScoreError, ValueError):
   """An option of a metric or a model has a value that it cannot have."""
+
+
+class InputError(T5ScoreError, ValueError):
+  """A file, an array or a value of the user's that cannot be used."""
