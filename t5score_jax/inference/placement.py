@@ -7,17 +7,15 @@ batch, and what is computed of them (``inference/scoring.py``, ``inference/gener
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.sharding import AxisType, NamedSharding, PartitionSpec
+from jax.sharding import NamedSharding, PartitionSpec
 
 from t5score_jax.checkpoints.bundle import Bundle
 from t5score_jax.data.vocab import encode_batch_for_model
@@ -47,14 +45,8 @@ _BATCH_TOKENS_A_CORE = 1024
 _MOST_CPU_BATCH_TOKENS = 16384
 _ACCELERATOR_BATCH_TOKENS = 32768
 
-# Those of training's mesh that matter without gradients.
-_RULES: axes.Rules = (
-  ('batch', 'data'),
-  ('vocab', 'model'),
-  ('heads', 'model'),
-  ('mlp', 'model'),
-  ('joined_kv', 'model'),
-)
+# Shared with training, which also shards the logits for their gradients.
+_RULES = axes.standard_rules(training=False)
 
 
 class Devices:
@@ -82,20 +74,10 @@ class Devices:
   ):
     forks.claim()
     devices = list(devices or jax.local_devices())
-    if num_partitions < 1 or len(devices) % num_partitions:
-      raise OptionError(
-        f'num_partitions {num_partitions}: does not divide the '
-        f'{len(devices)} devices of this process ({devices[0].platform})'
-      )
+    self._mesh = axes.make_mesh(devices, num_partitions)
     compilation_cache.enable()
     self.platform = devices[0].platform
-    self.copies = len(devices) // num_partitions
-    self._mesh = jax.make_mesh(
-      (self.copies, num_partitions),
-      ('data', 'model'),
-      axis_types=(AxisType.Auto, AxisType.Auto),
-      devices=devices,
-    )
+    self.copies = self._mesh.shape['data']
     self.rows = self.rows_on(0)
     self.everywhere = NamedSharding(self._mesh, PartitionSpec())
 
@@ -151,19 +133,12 @@ class Devices:
       out: how the result lies.
     """
     precision = 'float32' if dtype == 'float32' else 'default'
-    with jax.default_matmul_precision(precision), self._named_axes():
+    with (
+      jax.default_matmul_precision(precision),
+      axes.mesh_context(self._mesh, _RULES),
+    ):
       program = jax.jit(function, out_shardings=out)
       return program.lower(*arguments).compile()
-
-  @contextlib.contextmanager
-  def _named_axes(self) -> Iterator[None]:
-    """Within it, activations that name their axes lie as the rules say."""
-    # JAX 0.6, the last for Python 3.10, has the older name.
-    set_mesh: Any = getattr(jax, 'set_mesh', None) or getattr(
-      jax.sharding, 'use_mesh', None
-    )
-    with set_mesh(self._mesh), nn.logical_axis_rules(_RULES):
-      yield
 
 
 class Placed(Devices):

@@ -75,7 +75,7 @@ def token_log_probs(
 def _places(hidden: Array, kernel: Array) -> tuple[str | None, str]:
   """Logical names of the logits' rows and columns on a mesh."""
   few = hidden.shape[0] * hidden.shape[1] <= kernel.shape[1]
-  if few and axes.is_divided('logits'):
+  if few and axes.is_sharded('logits'):
     return None, 'logits'
   return 'batch', 'vocab'
 

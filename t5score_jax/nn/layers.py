@@ -16,7 +16,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from t5score_jax.nn.axes import constrain, is_divided
+from t5score_jax.nn.axes import constrain, is_sharded
 
 Array = jax.Array
 Initializer = Callable[..., Array]
@@ -349,7 +349,7 @@ class Embedding(nn.Module):
       jnp.float32,
     )
     x = jnp.take(embedding, tokens, axis=0).astype(self.dtype)
-    if tokens.size <= self.vocab_size and is_divided('logits'):
+    if tokens.size <= self.vocab_size and is_sharded('logits'):
       # Whole on every device of a mesh, as it comes from a divided vocabulary
       # anyway. In the backward pass the few rows are gathered instead of
       # reducing a gradient of the vocabulary's size.

@@ -10,64 +10,19 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-import flax.linen as nn
 import jax
 import numpy as np
-from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from t5score_jax.errors import T5ScoreError
 from t5score_jax.inputs import shares
 from t5score_jax.nn import axes as named_axes
+from t5score_jax.nn.axes import MeshError
 
 AxisNames = tuple[str | None, ...]
-Rules = tuple[tuple[str, named_axes.Place], ...]
 PyTree = Any
-
-# Within it, arrays that are placed without naming a mesh live on that one. JAX
-# 0.6, the last for Python 3.10, has the older name.
-_set_mesh: Any = getattr(jax, 'set_mesh', None) or getattr(
-  jax.sharding, 'use_mesh', None
-)
-
-
-class MeshError(T5ScoreError, ValueError):
-  """The devices, the mesh and the batch do not fit together."""
-
-
-def standard_rules(fully_sharded: bool = False) -> Rules:
-  """T5X's rules: logical axis -> axis of the mesh (None: not split).
-
-  Where two axes of an array want the same axis of the mesh, the rule that
-  stands first wins.
-
-  Args:
-    fully_sharded: Whether 'embed' and 'vocab' of parameters and optimizer
-      states are split over the data axis as well, so that no device holds a
-      whole copy.
-  """
-  return (
-    ('batch', 'data'),
-    # Unlike T5X: split over all devices, a vocabulary matrix never moves; the
-    # hidden states that meet it do, and they are far smaller.
-    ('vocab', ('model', 'data') if fully_sharded else 'model'),
-    ('heads', 'model'),
-    ('mlp', 'model'),
-    ('joined_kv', 'model'),
-    ('embed', 'data' if fully_sharded else None),
-    ('kv', None),
-    ('length', None),
-    ('layers', None),
-    ('relpos_buckets', None),
-    # Of encoders and what stands on them.
-    ('positions', None),
-    ('types', None),
-    ('one', None),
-    # Of activations alone: the columns of the logits.
-    ('logits', ('model', 'data')),
-  )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -77,7 +32,7 @@ class Partitioner:
   Attributes:
     num_partitions: Devices over which one copy of the model is split (T5X's
       name); the others hold copies and share the batch.
-    fully_sharded: See `standard_rules`.
+    fully_sharded: See `nn.axes.standard_rules`.
     rules: Logical axis rules, in place of the standard ones.
     devices: Devices of the mesh; all by default. Precompilation gives those
       of a machine that is not there.
@@ -95,27 +50,17 @@ class Partitioner:
   def mesh(self) -> Mesh:
     """The mesh over all devices of all processes, axes ('data', 'model')."""
     devices = jax.devices() if self.devices is None else list(self.devices)
-    if self.num_partitions < 1 or len(devices) % self.num_partitions:
-      raise MeshError(
-        f'num_partitions = {self.num_partitions} does not divide the '
-        f'{len(devices)} devices ({devices[0].platform})'
-      )
-    return jax.make_mesh(
-      (len(devices) // self.num_partitions, self.num_partitions),
-      ('data', 'model'),
-      axis_types=(AxisType.Auto, AxisType.Auto),
-      devices=devices,
-    )
+    return named_axes.make_mesh(devices, self.num_partitions)
 
   @property
-  def axis_rules(self) -> Rules:
+  def axis_rules(self) -> named_axes.Rules:
     """The rules in force."""
     if self.rules is not None:
       return tuple(
         (axis, tuple(place) if isinstance(place, list) else place)
         for axis, place in self.rules
       )
-    return standard_rules(self.fully_sharded)
+    return named_axes.standard_rules(self.fully_sharded)
 
   @property
   def replicated(self) -> NamedSharding:
@@ -220,8 +165,6 @@ class Partitioner:
       return jax.device_put(dict(batch), sharding)
     return shares.put(batch, sharding, share, leading)
 
-  @contextlib.contextmanager
-  def context(self) -> Iterator[None]:
-    """Within it, activations that name their axes are placed by the rules."""
-    with _set_mesh(self.mesh), nn.logical_axis_rules(self.axis_rules):
-      yield
+  def context(self) -> contextlib.AbstractContextManager[None]:
+    """Within it, activations that name their axes are sharded by the rules."""
+    return named_axes.mesh_context(self.mesh, self.axis_rules)

@@ -259,7 +259,7 @@ def test_options_without_a_flag(run):
       )
     ),
     ('--metric bertscore', 'BERTScore needs an encoder'),
-    ('-m estimator --num-partitions 7', 'num_partitions 7: does not divide'),
+    ('-m estimator --num-partitions 7', 'num_partitions = 7 does not divide'),
     ('-m miniature --max-length 99', 'the encoder takes 3 to 24 tokens'),
     ('-m estimator --option output=x', "output 'x': the model has coherence"),
     ('-m estimator --option stride=1', 'stride 1: it is for windows=True'),

@@ -46,7 +46,7 @@ def test_dimension_that_does_not_divide_stays_whole():
   assert _partitioner().spec(('heads', 'kv'), (3, 8)) == PartitionSpec()
 
 
-def test_vocabulary_is_divided_over_all_devices():
+def test_vocabulary_is_sharded_over_all_devices():
   full = _partitioner(fully_sharded=True)
   both = ('model', 'data')
   # 'vocab' stands before 'embed' in the rules, wherever it stands in an array.
@@ -82,8 +82,8 @@ def test_activations_are_placed_where_their_axes_divide():
     warnings.simplefilter('error')
     with partitioner.context():
       assert "('data', 'model')" in traced(4, 6)
-      assert axes.mesh_size() == 1 and axes.is_divided('logits')
-  assert not axes.is_divided('logits')
+      assert axes.mesh_size() == 1 and axes.is_sharded('logits')
+  assert not axes.is_sharded('logits')
 
 
 def test_own_rules():
