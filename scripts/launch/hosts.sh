@@ -29,7 +29,7 @@ usage() {
 }
 
 fail() {
-  echo "scripts/launch/hosts.sh: $1 (see --help)" >&2
+  echo "hosts.sh: $1 (see --help)" >&2
   exit 2
 }
 

@@ -29,7 +29,7 @@ usage() {
 }
 
 fail() {
-  echo "scripts/launch/slurm.sh: $1 (see --help)" >&2
+  echo "slurm.sh: $1 (see --help)" >&2
   exit 2
 }
 

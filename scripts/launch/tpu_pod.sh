@@ -27,7 +27,7 @@ usage() {
 }
 
 fail() {
-  echo "scripts/launch/tpu_pod.sh: $1 (see --help)" >&2
+  echo "tpu_pod.sh: $1 (see --help)" >&2
   exit 2
 }
 

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from t5score_jax import cli
+from t5score_jax.checkpoints import loading
 from t5score_jax.commands import demo
 from t5score_jax.metrics import registry, t5score
 
@@ -63,7 +64,7 @@ def test_a_missing_model_is_one_line(capsys):
 
 
 def test_the_embedded_model_ranks_good_over_bad(capsys):
-  if 't5score-tiny' not in t5score.embedded_models():
+  if 't5score-tiny' not in loading.embedded_models():
     pytest.skip('t5score-tiny is not there yet')
   items = demo.read_items()
   values = demo.score_items(t5score.Metric(), items)

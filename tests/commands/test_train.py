@@ -332,7 +332,7 @@ def test_what_else_is_written_while_tensorflow_comes_is_kept():
   chatter = 'E0000 00:00:1795888910.235433   18773 a.cc:52] failed call\n'
   code = (
     'import os, sys\n'
-    'from t5score_jax import tensorflow_settings\n'
+    'from t5score_jax.runtime import tensorflow_settings\n'
     'with tensorflow_settings.quietly():\n'
     f'  os.write(2, {chatter.encode()!r})\n'
     "  print('kept', file=sys.stderr)\n"

@@ -100,7 +100,7 @@ def test_devices_do_not_matter(random_bundle, expected):
   program = """
       import json, sys
       import jax, numpy as np
-      from t5score_jax import scoring
+      from t5score_jax.inference import scoring
       from t5score_jax.checkpoints.bundle import load_bundle
       folder, pairs = json.load(sys.stdin)
       scorer = scoring.Scorer(load_bundle(folder), batch_tokens=256)

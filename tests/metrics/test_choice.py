@@ -132,9 +132,9 @@ def test_a_path_is_never_a_name(models, tmp_path, monkeypatch):
 def test_finding_out_imports_no_jax(models):
   program = (
     'import sys\n'
-    'from t5score_jax.metrics import _loading\n'
+    'from t5score_jax.metrics import registry\n'
     "for name in ('estimator', 'comet', 'miniature'):\n"
-    f'  print(_loading.choose({str(models)!r} + "/" + name).metric)\n'
+    f'  print(registry.choose({str(models)!r} + "/" + name).metric)\n'
     "sys.exit('jax' in sys.modules)"
   )
   done = subprocess.run(

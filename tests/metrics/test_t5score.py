@@ -7,7 +7,7 @@ import numpy_t5
 import pytest
 
 import t5score_jax
-from t5score_jax.checkpoints import kinds
+from t5score_jax.checkpoints import kinds, loading
 from t5score_jax.checkpoints.bundle import save_bundle
 from t5score_jax.data.records import Segment
 from t5score_jax.metrics import t5score
@@ -235,14 +235,14 @@ def test_an_unknown_model():
 
 def test_without_embedded_models(monkeypatch, tmp_path):
   monkeypatch.setattr(kinds, '_PRETRAINED', tmp_path / 'nothing')
-  assert t5score.embedded_models() == []
+  assert loading.embedded_models() == []
   with pytest.raises(FileNotFoundError, match='install the package again'):
     t5score_jax.load()
 
 
 def test_embedded_models_by_name(monkeypatch, random_bundle, tmp_path):
   monkeypatch.setattr(kinds, '_PRETRAINED', random_bundle.parent)
-  assert 'random' in t5score.embedded_models()
+  assert 'random' in loading.embedded_models()
   monkeypatch.chdir(tmp_path)
   (tmp_path / 'random').mkdir()  # the name goes before the path
   assert t5score_jax.load('random').score(['a'], ['b']).values < 0

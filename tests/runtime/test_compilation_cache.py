@@ -16,7 +16,11 @@ def environment(monkeypatch, tmp_path):
   monkeypatch.delenv(compilation_cache.VARIABLE, raising=False)
   monkeypatch.delenv('XDG_CACHE_HOME', raising=False)
   monkeypatch.setenv('HOME', str(tmp_path))
-  return monkeypatch
+  # The tests' own cache would go before any other.
+  kept = jax.config.jax_compilation_cache_dir
+  jax.config.update('jax_compilation_cache_dir', None)
+  yield monkeypatch
+  jax.config.update('jax_compilation_cache_dir', kept)
 
 
 def test_folder(environment, tmp_path):
@@ -50,7 +54,7 @@ def test_a_second_process_compiles_nothing(random_bundle, tmp_path):
   program = (
     'import logging, sys\n'
     'import jax\n'
-    'from t5score_jax import compilation_cache, load\n'
+    'from t5score_jax import load\n'
     'update = jax.config.update\n'
     # Programs as small as these are not worth keeping otherwise.
     'jax.config.update = lambda name, value: update(\n'
@@ -62,7 +66,7 @@ def test_a_second_process_compiles_nothing(random_bundle, tmp_path):
     "print(hits.count('cache_hits'), hits.count('cache_misses'))\n"
   )
   environment = {
-    **os.environ,
+    **{k: v for k, v in os.environ.items() if not k.startswith('JAX_')},
     compilation_cache.VARIABLE: str(tmp_path),
     'JAX_PLATFORMS': 'cpu',
   }

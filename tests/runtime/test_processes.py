@@ -90,7 +90,7 @@ def test_environment_that_is_no_number():
 def test_flags_load_no_jax():
   program = (
     'import sys\n'
-    'from t5score_jax import processes\n'
+    'from t5score_jax.runtime import processes\n'
     'processes.count(), processes.is_first()\n'
     "sys.exit('jax' in sys.modules)"
   )
@@ -269,7 +269,7 @@ def test_helpers_of_one_process():
 _TALK = """
 import sys
 import jax, numpy as np
-from t5score_jax import processes
+from t5score_jax.runtime import processes
 port, index = sys.argv[1], int(sys.argv[2])
 processes.start(processes.Settings('127.0.0.1:' + port, 2, index, 60, 30))
 assert (processes.count(), processes.index()) == (2, index)

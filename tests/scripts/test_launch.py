@@ -56,7 +56,7 @@ def _said(index, count, address):
 def test_help_is_the_head_of_the_script(name):
   assert subprocess.run(['bash', '-n', SCRIPTS / name]).returncode == 0
   done = _launch(name, '--help')
-  assert done.returncode == 0 and f'scripts/{name}' in done.stdout
+  assert done.returncode == 0 and f'scripts/launch/{name}' in done.stdout
   assert '--dry_run' in done.stdout and 'set -euo' not in done.stdout
 
 
