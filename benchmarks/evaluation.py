@@ -32,10 +32,10 @@ from typing import Any
 import numpy as np
 
 from t5score_jax.evaluation import (
+  bootstrap,
   correlation,
   darr,
   pair_bootstrap,
-  significance,
   soft_accuracy,
   swap_tests,
   tie_calibration,
@@ -185,7 +185,7 @@ def time_bootstrap(rows: Rows, grids: Any) -> None:
       groups = [
         order[a:b] for a, b in zip(bounds[:-1], bounds[1:], strict=True)
       ]
-      for counts in significance.segment_draws(len(present), part, 1):
+      for counts in bootstrap.segment_draws(len(present), part, 1):
         for row in counts.astype(int):
           drawn = np.repeat(np.arange(len(present)), row)
           taken = np.concatenate([groups[n] for n in drawn])

@@ -29,7 +29,7 @@ import tensorflow as tf
 import tensorflow_datasets as tfds
 from absl import logging
 
-from t5score_jax.data import judgments
+from t5score_jax.data import humans, judgments
 from t5score_jax.tasks import environment, judged, sources, wmt_da
 from t5score_jax.tasks.vocabularies import seqio_vocabulary
 
@@ -167,7 +167,7 @@ def register(
     ValueError: Options that would change the groups, or a name is taken.
   """
   options = options or judged.Options()
-  if options.merge_identical or options.leave_out is not judgments.is_human:
+  if options.merge_identical or options.leave_out is not humans.is_human:
     raise ValueError(
       'a built dataset has its groups: register the files (wmt_da.register) to'
       ' set merge_identical or leave_out'

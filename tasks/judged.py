@@ -36,7 +36,7 @@ from typing import Any
 import seqio
 from absl import logging
 
-from t5score_jax.data import judgments, records, tables
+from t5score_jax.data import humans, judgments, records, tables
 from t5score_jax.data.files import RecordError
 from t5score_jax.data.records import Segment
 from t5score_jax.inputs import feature_converters
@@ -78,7 +78,7 @@ class Options:
   min_gap: float = 0.0
   directions: Sequence[str] = feature_converters.DIRECTIONS
   merge_identical: bool = False
-  leave_out: Callable[[str | None], bool] | None = judgments.is_human
+  leave_out: Callable[[str | None], bool] | None = humans.is_human
 
 
 class Corpus:

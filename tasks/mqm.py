@@ -36,7 +36,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from absl import logging
 
-from t5score_jax.data import files, judgments
+from t5score_jax.data import files
 from t5score_jax.data.files import RecordError
 from t5score_jax.data.records import Segment
 from t5score_jax.tasks import columns, environment, judged
@@ -174,7 +174,7 @@ def _references(
 ) -> dict[str, str]:
   """The reference of each segment id, from a human system's texts."""
   systems = sorted({system for system, _ in rows})
-  humans = [system for system in systems if judgments.is_human(system)]
+  humans = [system for system in systems if is_human(system)]
   if reference_system is not None and reference_system not in systems:
     raise RecordError(
       f'there is no system {reference_system!r} to take the references from;'

@@ -35,15 +35,15 @@ import sys
 import numpy as np
 
 import t5score_jax
-from t5score_jax.data import files, records
+from t5score_jax.data import files, humans, records
 from t5score_jax.data import tables as data_tables
 from t5score_jax.evaluation import (
   agreement,
   correlation,
   darr,
-  questions,
   scores,
 )
+from t5score_jax.evaluation.config import AgreementConfig
 from t5score_jax.evaluation.readers import wmt
 from t5score_jax.evaluation.reports import tables
 from t5score_jax.metrics import base, registry
@@ -145,7 +145,7 @@ def official_systems(
   z = {
     system: value
     for (_, system, _), value in zip(table.rows, table.values['z'], strict=True)
-    if not questions.is_human(system)
+    if not humans.is_human(system)
   }
   grid = grid.with_systems(list(z))
   if len(grid.systems) < len(z):
@@ -194,17 +194,15 @@ def measure(
     if name == 'wmt17':
       grids = to_grids(segments, values, 'da_z')
       # Z-scores of single outputs: nothing is left out, no system is known.
-      question = questions.Question(exclude='', resamples=resamples)
-      columns.append(column('wmt17', grids, question, 'Avg'))
+      config = AgreementConfig(exclude='', resamples=resamples)
+      columns.append(column('wmt17', grids, config, 'Avg'))
       continue
-    question = questions.Question(
-      statistic='darr', pairs=pairs, resamples=resamples
-    )
+    config = AgreementConfig(statistic='darr', pairs=pairs, resamples=resamples)
     (grid,) = to_grids(segments, values, 'da_raw')
-    columns.append(column(f'{name} tau', [grid], question, name))
-    question = questions.Question(resamples=resamples)
+    columns.append(column(f'{name} tau', [grid], config, name))
+    config = AgreementConfig(resamples=resamples)
     (rated,) = to_grids(segments, values, 'mqm')
-    columns.append(column(f'{name} mqm', [rated], question, name))
+    columns.append(column(f'{name} mqm', [rated], config, name))
     columns.append(Measured(f'{name} sys', official_systems(data, grid)))
   return columns, comparisons(columns, baselines)
 
@@ -212,11 +210,11 @@ def measure(
 def column(
   title: str,
   grids: list[scores.ScoreGrid],
-  question: questions.Question,
+  config: AgreementConfig,
   on: str,
 ) -> Measured:
   """Measures one column whose number stands under `on` in the report."""
-  report = agreement.measure(grids, question)
+  report = agreement.measure(grids, config)
   values = {name: report.cells[name, on].value for name in report.metrics}
   return Measured(title, values, report, on)
 
@@ -227,7 +225,7 @@ def comparisons(
   """Rows: column, metric, against, difference, interval, p."""
   rows = [['on', 'metric', 'against', 'difference', '95% interval', 'p']]
   for measured in columns:
-    if measured.report is None or not measured.report.question.resamples:
+    if measured.report is None or not measured.report.config.resamples:
       continue
     replicates = measured.report.replicates[measured.on]
     for name in measured.report.metrics:

@@ -10,8 +10,9 @@ import dataclasses
 from collections.abc import Sequence
 
 from t5score_jax.commands import _score_files, _usage
+from t5score_jax.data import humans
 from t5score_jax.data import tables as data_tables
-from t5score_jax.evaluation import correlation, darr, permutation, questions
+from t5score_jax.evaluation import config, correlation, darr, permutation
 from t5score_jax.evaluation.readers import layouts, mqm
 from t5score_jax.evaluation.reports import plots, tables
 
@@ -24,7 +25,7 @@ _DEFAULTS = {
   'by': 'lp',
   'min_gap': darr.MIN_GAP,
   'ties': 'discordant',
-  'exclude_systems': questions.HUMAN_SYSTEMS,
+  'exclude_systems': humans.HUMAN_SYSTEMS,
   'unit': 'segment',
   'permutations': 1000,
   'swap': 'both',
@@ -142,12 +143,12 @@ def _add_files(parser: argparse.ArgumentParser) -> None:
 def _add_statistic(group: argparse._ArgumentGroup) -> None:
   group.add_argument(
     '--level',
-    choices=questions.LEVELS,
+    choices=config.LEVELS,
     help='what is correlated (default: segment)',
   )
   group.add_argument(
     '--stat',
-    choices=questions.STATISTICS,
+    choices=config.STATISTICS,
     help='darr: the tau of WMT20 over ranked pairs; kendall: tau-b; accuracy: '
     'the share of pairs ordered alike; calibrated-accuracy: the same after tie '
     'calibration (WMT23, with --group item); soft-accuracy: of systems '
@@ -183,7 +184,7 @@ def _add_statistic(group: argparse._ArgumentGroup) -> None:
     '--exclude-systems',
     metavar='RE',
     help='regular expression of systems to leave out (default: '
-    f'{questions.HUMAN_SYSTEMS}: '
+    f'{humans.HUMAN_SYSTEMS}: '
     "human translations; '' keeps all)",
   )
   group.add_argument(
@@ -225,7 +226,7 @@ def _add_tests(group: argparse._ArgumentGroup) -> None:
   )
   group.add_argument(
     '--test',
-    choices=questions.TESTS,
+    choices=config.TESTS,
     help='compare all metrics with each other, and print the rank of each '
     "one's significance cluster (p <= .05), as WMT does",
   )
@@ -377,7 +378,7 @@ def _pairs(args: argparse.Namespace) -> darr.NamedPairs | None:
   return darr.with_plain_systems(named) if args.loose_names else named
 
 
-def question(args: argparse.Namespace) -> questions.Question:
+def agreement_config(args: argparse.Namespace) -> config.AgreementConfig:
   """What the command line asks.
 
   Raises:
@@ -402,7 +403,7 @@ def question(args: argparse.Namespace) -> questions.Question:
     resamples = 1000 if args.baseline or test == 'bootstrap' else 0
   chosen = top_k(args)
   with _usage.blamed():
-    asked = questions.Question(
+    asked = config.AgreementConfig(
       level=args.level,
       statistic=args.stat,
       group=args.group,

@@ -14,10 +14,10 @@ from t5score_jax.commands import _correlate_arguments, _score_files, _usage
 from t5score_jax.evaluation import (
   agreement,
   correlation,
-  parts,
-  questions,
+  preparation,
   scores,
 )
+from t5score_jax.evaluation.config import AgreementConfig
 from t5score_jax.evaluation.readers import layouts, mqm
 from t5score_jax.evaluation.reports import plots, tables, wmt20, wmt20_tables
 
@@ -86,8 +86,8 @@ def categories_report(
   notes = list(notes)
   found: dict[tuple[str, str], list[float]] = {}
   for grid in grids:
-    question = questions.Question(exclude=args.exclude_systems)
-    chosen = parts.choose_systems(grid, question, notes)
+    config = AgreementConfig(exclude=args.exclude_systems)
+    chosen = preparation.choose_systems(grid, config, notes)
     for category in ('', *categories):
       gold = chosen.metrics[category] if category else chosen.human
       if not np.any(gold[~np.isnan(gold)]):
@@ -159,10 +159,10 @@ def plot_report(
 def _panels(
   report: agreement.Report, grids: Sequence[scores.ScoreGrid]
 ) -> list[plots.Panel]:
-  question = report.question
+  config = report.config
   panels = []
   for grid in grids:
-    chosen = parts.choose_systems(grid, question, [])
+    chosen = preparation.choose_systems(grid, config, [])
     if np.isnan(chosen.human).all():
       raise ValueError('a scatter plot needs human scores: --human COL')
     for name, values in chosen.metrics.items():
@@ -170,12 +170,12 @@ def _panels(
       both = ~np.isnan(chosen.human) & np.isfinite(values)
       x, y = chosen.human[both], values[both]
       names: tuple[str, ...] = ()
-      if question.level == 'system':
+      if config.level == 'system':
         x = correlation.system_means(chosen.human)
         y = correlation.system_means(values)
         names = chosen.systems
       where = f', {grid.language_pair}' if grid.language_pair else ''
-      what = _STATISTIC_NAMES[question.statistic]
+      what = _STATISTIC_NAMES[config.statistic]
       note = f'{what} {cell.value:.3f}, {len(x)} points'
       panels.append(plots.Panel(f'{name}{where}', x, y, names, note))
   return panels

@@ -164,14 +164,14 @@ def _measure(args: argparse.Namespace) -> tuple[str, Callable[[], None]]:
     grids, notes = read_grids(args, columns)
     text = _correlate_reports.categories_report(args, grids, notes)
     return text, nothing
-  question = _correlate_arguments.question(args)
+  config = _correlate_arguments.agreement_config(args)
   grids, notes = read_grids(args)
   digits = 4 if args.digits is None else args.digits
   several = _correlate_arguments.top_k(args)
   if len(several) > 1:
-    curve = agreement.measure_top(grids, question, several)
+    curve = agreement.measure_top(grids, config, several)
     text = tables.render_curve(curve, args.format, digits, notes)
     return text, lambda: _correlate_reports.plot_curve(args, curve)
-  report = agreement.measure(grids, question)
+  report = agreement.measure(grids, config)
   text = tables.render(report, args.format, digits, notes)
   return text, lambda: _correlate_reports.plot_report(args, report, grids)

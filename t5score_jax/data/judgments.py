@@ -17,10 +17,8 @@ from collections.abc import Callable, Iterable, Sequence
 
 import numpy as np
 
+from t5score_jax.data.humans import is_human
 from t5score_jax.data.records import Segment
-
-#: The systems of a WMT evaluation that are people begin like this.
-HUMAN_PREFIXES = ('Human', 'HUMAN', 'ref')
 
 SHARED = ('reference', 'source')
 
@@ -89,21 +87,6 @@ class Selection:
       f'{self.segments} segments: {self.used} used in {self.groups} groups;'
       f' left out: {left_out or "none"}'
     )
-
-
-def is_human(system: str | None) -> bool:
-  """Tells whether a system's name says that it is a person.
-
-  >>> is_human('Human-A.0'), is_human('ref-B'), is_human('Online-B.1590')
-  (True, True, False)
-
-  Args:
-    system: The name. None, a system that is not known, is taken for a machine.
-
-  Returns:
-    Whether the name begins with one of `HUMAN_PREFIXES`.
-  """
-  return system is not None and system.startswith(HUMAN_PREFIXES)
 
 
 def groups(

@@ -12,9 +12,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from t5score_jax.evaluation import clusters, significance
-from t5score_jax.evaluation.parts import choose_systems, prepare
-from t5score_jax.evaluation.questions import Question
+from t5score_jax.evaluation import bootstrap, clusters
+from t5score_jax.evaluation.config import AgreementConfig
+from t5score_jax.evaluation.preparation import choose_systems, prepare
 from t5score_jax.evaluation.scores import ScoreGrid
 
 
@@ -44,7 +44,7 @@ class Cell:
   count: int
   low: float | None = None
   high: float | None = None
-  comparison: significance.Comparison | None = None
+  comparison: bootstrap.Comparison | None = None
   rank: int | None = None
   mark: str = ''
   spread: float | None = None
@@ -52,14 +52,14 @@ class Cell:
 
 @dataclasses.dataclass(frozen=True)
 class Report:
-  """All numbers of one question.
+  """All numbers of one config.
 
   Attributes:
     metrics: The rows, in the order asked for.
     columns: Language pairs and averages, in order.
     cells: By (metric, column).
     notes: What was left out and why, one sentence each.
-    question: What was asked.
+    config: What was asked.
     replicates: The bootstrap by column; empty without resamples.
     p_values: By column [M, M], entry (i, j) for "metric i is better than j";
       empty without a test. The M metrics are the first rows.
@@ -69,12 +69,12 @@ class Report:
   columns: tuple[str, ...]
   cells: dict[tuple[str, str], Cell]
   notes: tuple[str, ...]
-  question: Question
-  replicates: dict[str, significance.Replicates]
+  config: AgreementConfig
+  replicates: dict[str, bootstrap.Replicates]
   p_values: dict[str, np.ndarray] = dataclasses.field(default_factory=dict)
 
 
-def measure(grids: Sequence[ScoreGrid], question: Question) -> Report:
+def measure(grids: Sequence[ScoreGrid], config: AgreementConfig) -> Report:
   """Answers a question for every language pair, and on average.
 
   At the system level a human mean is over the rated segments and a metric's
@@ -89,33 +89,35 @@ def measure(grids: Sequence[ScoreGrid], question: Question) -> Report:
   if not grids:
     raise ValueError('there are no scores to measure')
   metrics = tuple(grids[0].metrics)
-  if question.baseline is not None and question.baseline not in metrics:
+  if config.baseline is not None and config.baseline not in metrics:
     raise ValueError(
-      f'the baseline {question.baseline!r} is not among the metrics: '
+      f'the baseline {config.baseline!r} is not among the metrics: '
       + ', '.join(metrics)
     )
   notes: list[str] = []
-  grids = _judged(grids, question, notes)
+  grids = _judged(grids, config, notes)
   values: dict[str, np.ndarray] = {}
   counts: dict[str, int] = {}
-  replicates: dict[str, significance.Replicates] = {}
+  replicates: dict[str, bootstrap.Replicates] = {}
   p_values: dict[str, np.ndarray] = {}
   for grid in grids:
     pair = grid.language_pair
-    chosen = choose_systems(grid, question, notes)
+    chosen = choose_systems(grid, config, notes)
     dropped = [s for s in grid.systems if s not in chosen.systems]
-    part = prepare(chosen, dropped, question, notes)
-    values[pair] = np.array([part.function(m) for m in part.metrics.values()])
-    counts[pair] = part.count
+    prepared = prepare(chosen, dropped, config, notes)
+    values[pair] = np.array(
+      [prepared.function(m) for m in prepared.metrics.values()]
+    )
+    counts[pair] = prepared.count
     # Another seed for every language pair, and the same one whatever the
     # other language pairs are: their draws are averaged as independent.
-    seed = question.seed + zlib.crc32(pair.encode())
-    if question.resamples:
-      replicates[pair] = part.bootstrap(seed)
-    if question.test == 'permutation' and len(metrics) > 1:
-      p_values[pair] = part.permute(seed).p_values
+    seed = config.seed + zlib.crc32(pair.encode())
+    if config.resamples:
+      replicates[pair] = prepared.resample(seed)
+    if config.test == 'permutation' and len(metrics) > 1:
+      p_values[pair] = prepared.permute(seed).p_values
   means = averages(tuple(values))
-  pooled = question.level == 'system' and question.statistic == 'accuracy'
+  pooled = config.level == 'system' and config.statistic == 'accuracy'
   if pooled and len(grids) > 1:
     means['Pooled'] = tuple(values)
   for column, members in means.items():
@@ -129,12 +131,12 @@ def measure(grids: Sequence[ScoreGrid], question: Question) -> Report:
     )
     counts[column] = len(members)
     if replicates:
-      replicates[column] = significance.average(
+      replicates[column] = bootstrap.average(
         [replicates[pair] for pair in members], weights
       )
-  if question.test == 'bootstrap':
+  if config.test == 'bootstrap':
     p_values = {c: found.p_values() for c, found in replicates.items()}
-  elif question.test == 'permutation' and len(values) > len(grids):
+  elif config.test == 'permutation' and len(values) > len(grids):
     notes.append(
       'averages are not tested by permutation; the bootstrap tests them'
     )
@@ -143,7 +145,7 @@ def measure(grids: Sequence[ScoreGrid], question: Question) -> Report:
     tuple(values),
     {},
     tuple(notes),
-    question,
+    config,
     replicates,
     p_values,
   )
@@ -153,12 +155,12 @@ def measure(grids: Sequence[ScoreGrid], question: Question) -> Report:
 
 
 def _judged(
-  grids: Sequence[ScoreGrid], question: Question, notes: list[str]
+  grids: Sequence[ScoreGrid], config: AgreementConfig, notes: list[str]
 ) -> list[ScoreGrid]:
   # The language pairs that people judged; all, if that is none, so that what
   # follows says what is wrong.
-  if question.pairs is not None:
-    named = set(question.pairs.language_pair.tolist())
+  if config.pairs is not None:
+    named = set(config.pairs.language_pair.tolist())
     judged = [grid for grid in grids if grid.language_pair in named]
   else:
     judged = [grid for grid in grids if not np.isnan(grid.human).all()]
@@ -174,23 +176,23 @@ def _judged(
 def _cells(
   report: Report, column: str, values: np.ndarray, count: int
 ) -> dict[tuple[str, str], Cell]:
-  question, replicates = report.question, report.replicates.get(column)
+  config, replicates = report.config, report.replicates.get(column)
   ranks: list[int | None] = [None] * len(values)
   marks = [''] * len(values)
   if column in report.p_values:
     p_values = report.p_values[column]
     ranks = list(clusters.rank_clusters(values, p_values))
-    if question.unsupervised is not None:
+    if config.unsupervised is not None:
       marks = clusters.marks(
-        report.metrics, values, p_values, question.unsupervised
+        report.metrics, values, p_values, config.unsupervised
       )
   cells = {}
   for k, name in enumerate(report.metrics):
     low = high = comparison = None
     if replicates is not None:
       low, high = replicates.interval(name)
-      if question.baseline is not None and name != question.baseline:
-        comparison = replicates.compare(name, question.baseline)
+      if config.baseline is not None and name != config.baseline:
+        comparison = replicates.compare(name, config.baseline)
     cells[name, column] = Cell(
       name,
       column,
@@ -271,7 +273,7 @@ class Curve:
 
 
 def measure_top(
-  grids: Sequence[ScoreGrid], question: Question, top_k: Sequence[int]
+  grids: Sequence[ScoreGrid], config: AgreementConfig, top_k: Sequence[int]
 ) -> Curve:
   """Answers a question for the k best systems, for several k.
 
@@ -284,12 +286,12 @@ def measure_top(
   reports = []
   for k in wanted:
     for grid in grids:
-      systems = choose_systems(grid, question, [])
+      systems = choose_systems(grid, config, [])
       if k > len(systems.systems):
         raise ValueError(
           f'{grid.language_pair}: the top {k} of {len(systems.systems)} systems'
         )
-    reports.append(measure(grids, dataclasses.replace(question, top_k=k)))
+    reports.append(measure(grids, dataclasses.replace(config, top_k=k)))
   # 'Avg', or the one language pair there is.
   return Curve(wanted, tuple(reports), reports[0].columns[-1])
 

@@ -1,6 +1,6 @@
 """From p-values between metrics to what tables print: clusters and marks.
 
-Where the p-values come from (`significance`, `permutation`, `swap_tests`) does
+Where the p-values come from (`bootstrap`, `permutation`, `swap_tests`) does
 not matter here.
 """
 

@@ -2,7 +2,7 @@
 
 Functions of arrays, nothing else: what belongs to which language pair, which
 systems count and which file a number came from is `agreement`'s business, and
-whether a difference is real is `significance`'s.
+whether a difference is real is `bootstrap`'s.
 
 Two rules hold for every statistic here. A value that is not finite is an
 error (`ValueError`), never passed on. Input without variation (or with fewer
@@ -17,7 +17,7 @@ import warnings
 from collections.abc import Callable
 
 import numpy as np
-import scipy.stats
+import scipy
 
 # What a metric's tie on a human-ranked pair counts, by name:
 # (value in the numerator, value in the denominator).
@@ -153,6 +153,29 @@ def _pearson_rows(x: np.ndarray, y: np.ndarray) -> np.ndarray:
     return values / np.sqrt((values**2).sum(axis=1, keepdims=True))
 
   return np.clip((centred(x) * centred(y)).sum(axis=1), -1.0, 1.0)
+
+
+def pearson_of_sums(
+  count: np.ndarray,
+  x: np.ndarray,
+  y: np.ndarray,
+  xx: np.ndarray,
+  yy: np.ndarray,
+  xy: np.ndarray,
+) -> np.ndarray:
+  """Pearson's correlations from sums of x, y, x², y² and xy, any shape.
+
+  For resampling: every resample's sums come from one matrix product. Centre
+  the scores first, so that the sums of squares lose no digits. Values that do
+  not vary have correlation 0.
+  """
+  count = np.maximum(count, 1.0)
+  variance = np.maximum(xx - x * x / count, 0) * np.maximum(
+    yy - y * y / count, 0
+  )
+  safe = np.where(variance > 0, np.sqrt(variance), 1.0)
+  found = np.where(variance > 0, (xy - x * y / count) / safe, 0.0)
+  return np.clip(found, -1.0, 1.0)
 
 
 def spearman(x: object, y: object) -> float:

@@ -1,6 +1,6 @@
 """The paired bootstrap for statistics that count pairs of translations.
 
-A draw takes segments with all their pairs; see `significance`, whose draws and
+A draw takes segments with all their pairs; see `bootstrap`, whose draws and
 replicates these are.
 """
 
@@ -9,13 +9,13 @@ from __future__ import annotations
 import numpy as np
 
 from t5score_jax.evaluation import correlation
-from t5score_jax.evaluation.darr import RankedPairs
-from t5score_jax.evaluation.significance import (
+from t5score_jax.evaluation.bootstrap import (
   Replicates,
   ratio,
   run_sums,
   stack,
 )
+from t5score_jax.evaluation.darr import RankedPairs
 
 
 def bootstrap_darr(

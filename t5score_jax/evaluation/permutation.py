@@ -12,7 +12,7 @@ b + r (a - b) with r in {0, 1}, so sums over them come from one matrix product
 for all metrics at once, whatever the number of metric pairs. Here are the
 tests of Pearson's correlation and of system-level correlations; those of
 other statistics are in `swap_tests`. Resampling segments instead is in
-`significance`.
+`bootstrap`.
 """
 
 from __future__ import annotations

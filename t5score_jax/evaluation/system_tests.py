@@ -6,7 +6,7 @@ bootstrap (Koehn 2004) and approximate randomisation (Riezler and Maxwell
 chrF, TER), the sums are resampled, not the mean of segment scores; with the
 same seed the draws are sacrebleu's, and so are the p-values but for draws that
 equal the seen difference exactly. Comparing metrics with people is for
-`significance` and `permutation`.
+`bootstrap` and `permutation`.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from t5score_jax.evaluation import significance
+from t5score_jax.evaluation import bootstrap
 
 BOOTSTRAP_DRAWS = 1000
 RANDOMISATIONS = 10000
@@ -176,7 +176,7 @@ def _bootstrap(
   # [B, S]; the draws are those of sacrebleu's generator.
   pieces = []
   count = len(systems[0].values)
-  for taken in significance.segment_draws(count, resamples, seed):
+  for taken in bootstrap.segment_draws(count, resamples, seed):
     piece = np.empty((len(taken), len(systems)))
     for k, system in enumerate(systems):
       totals = taken @ system.statistics

@@ -32,6 +32,7 @@ import numpy as np
 
 from t5score_jax.data.records import Segment
 from t5score_jax.errors import OptionError
+from t5score_jax.evaluation import bootstrap
 from t5score_jax.version import format_signature
 
 __all__ = [
@@ -53,8 +54,6 @@ __all__ = [
 #: As sacrebleu has it, so that intervals can be told apart from chance.
 DEFAULT_RESAMPLES = 1000
 DEFAULT_SEED = 12345
-# How many random draws the bootstrap holds in memory at a time (8 bytes each).
-_DRAWS = 4_000_000
 
 
 @dataclasses.dataclass(frozen=True)
@@ -419,7 +418,10 @@ def system_scores(
         for bound in np.percentile(
           [
             corpus.aggregate(sums)
-            for sums in _resampled_sums(statistics, resamples, seed)
+            for counts in bootstrap.segment_draws(
+              len(rows), resamples, seed, least=1
+            )
+            for sums in counts @ statistics
           ],
           [2.5, 97.5],
         )
@@ -445,24 +447,3 @@ def system_means(
 ) -> list[SystemScore]:
   """The mean value of every system; `system_scores` says the rest."""
   return system_scores(segments, Scores(values, ''), resamples, seed)
-
-
-def _resampled_sums(
-  statistics: np.ndarray, resamples: int, seed: int
-) -> np.ndarray:
-  """Sums over samples with replacement: [N, S] -> [resamples, S].
-
-  How often each row was drawn, times the rows, is one matrix product.
-  """
-  rng = np.random.default_rng(seed)
-  size = len(statistics)
-  block = max(1, _DRAWS // size)
-  sums = []
-  for start in range(0, resamples, block):
-    count = min(block, resamples - start)
-    # [count, N] -> [count, N]
-    draws = rng.integers(size, size=(count, size))
-    draws += np.arange(count)[:, None] * size
-    times = np.bincount(draws.ravel(), minlength=count * size)
-    sums.append(times.reshape(count, size).astype(np.float64) @ statistics)
-  return np.concatenate(sums)

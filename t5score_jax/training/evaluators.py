@@ -19,7 +19,7 @@ import numpy as np
 from jax.sharding import NamedSharding, PartitionSpec
 
 from t5score_jax.checkpoints import bundle
-from t5score_jax.data import judgments, records, vocab
+from t5score_jax.data import humans, records, vocab
 from t5score_jax.errors import T5ScoreError
 from t5score_jax.evaluation import correlation, darr
 from t5score_jax.inference import scoring
@@ -254,7 +254,7 @@ def _ranked(
     segment = segments[index]
     if segment.segment is None or segment.system is None:
       continue
-    if judgments.is_human(segment.system):
+    if humans.is_human(segment.system):
       continue
     row = rows.setdefault((segment.document, segment.segment), len(rows))
     system = systems.setdefault(segment.system, len(systems))

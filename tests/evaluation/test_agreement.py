@@ -11,9 +11,9 @@ from t5score_jax.evaluation import (
   agreement,
   correlation,
   darr,
-  questions,
   scores,
 )
+from t5score_jax.evaluation.config import LEVELS, AgreementConfig
 from t5score_jax.evaluation.readers import wmt
 from t5score_jax.evaluation.reports import tables
 
@@ -48,11 +48,11 @@ def value(report, metric='good', column='zh-en'):
 
 def test_pooled_pearson_and_darr_from_raw_ratings():
   g = grid()
-  report = agreement.measure([g], questions.Question())
+  report = agreement.measure([g], AgreementConfig())
   assert value(report) == pytest.approx(
     np.corrcoef(g.human.ravel(), g.metrics['good'].ravel())[0, 1]
   )
-  report = agreement.measure([g], questions.Question(statistic='darr'))
+  report = agreement.measure([g], AgreementConfig(statistic='darr'))
   wins = pairs = 0
   for n in range(30):
     for i in range(4):
@@ -67,13 +67,13 @@ def test_pooled_pearson_and_darr_from_raw_ratings():
 def test_human_systems_are_left_out_by_rule_and_said():
   everyone = grid(systems=('A', 'B', 'Human-A.0', 'HUMAN.0', 'refB', 'C'))
   machines = everyone.with_systems(['A', 'B', 'C'])
-  for level in questions.LEVELS:
-    question = questions.Question(level=level)
-    report = agreement.measure([everyone], question)
-    assert value(report) == value(agreement.measure([machines], question))
+  for level in LEVELS:
+    config = AgreementConfig(level=level)
+    report = agreement.measure([everyone], config)
+    assert value(report) == value(agreement.measure([machines], config))
     assert 'Human-A.0, HUMAN.0, refB' in report.notes[0]
     with_all = agreement.measure(
-      [everyone], dataclasses.replace(question, exclude='')
+      [everyone], dataclasses.replace(config, exclude='')
     )
     assert value(with_all) != value(report)
     assert not with_all.notes
@@ -84,7 +84,7 @@ def test_system_level_means_over_rated_and_over_all_segments():
   human = g.human.copy()
   human[:, 10:] = np.nan
   g = dataclasses.replace(g, human=human)
-  report = agreement.measure([g], questions.Question(level='system'))
+  report = agreement.measure([g], AgreementConfig(level='system'))
   assert value(report) == pytest.approx(
     np.corrcoef(human[:, :10].mean(axis=1), g.metrics['good'].mean(axis=1))[
       0, 1
@@ -98,7 +98,7 @@ def test_systems_without_ratings_are_left_out_and_said():
   human = g.human.copy()
   human[2] = np.nan
   report = agreement.measure(
-    [dataclasses.replace(g, human=human)], questions.Question(level='system')
+    [dataclasses.replace(g, human=human)], AgreementConfig(level='system')
   )
   assert report.cells['good', 'zh-en'].count == 3
   assert 'no human rating: C' in report.notes[0]
@@ -108,24 +108,22 @@ def test_top_k_keeps_the_systems_people_like_best():
   g = grid()
   means = g.human.mean(axis=1)
   best = [g.systems[i] for i in np.argsort(means)[-2:]]
-  report = agreement.measure([g], questions.Question(level='system', top_k=2))
+  report = agreement.measure([g], AgreementConfig(level='system', top_k=2))
   assert value(report) == value(
-    agreement.measure(
-      [g.with_systems(best)], questions.Question(level='system')
-    )
+    agreement.measure([g.with_systems(best)], AgreementConfig(level='system'))
   )
   with pytest.raises(ValueError, match='2 or more'):
-    questions.Question(level='system', top_k=1)
+    AgreementConfig(level='system', top_k=1)
 
 
-@pytest.mark.parametrize('level', questions.LEVELS)
+@pytest.mark.parametrize('level', LEVELS)
 def test_missing_scores_stop_unless_the_intersection_is_asked_for(level):
   g = grid()
   g.metrics['poor'][1, 3] = np.nan
-  question = questions.Question(level=level)
+  config = AgreementConfig(level=level)
   with pytest.raises(files.RecordError, match=r"'B', 'doc::3' under poor"):
-    agreement.measure([g], question)
-  report = agreement.measure([g], dataclasses.replace(question, intersect=True))
+    agreement.measure([g], config)
+  report = agreement.measure([g], dataclasses.replace(config, intersect=True))
   assert '1 (system, segment) entries left out' in report.notes[0]
   keep = np.ones(g.human.shape, bool)
   if level == 'segment':
@@ -146,7 +144,7 @@ def test_unrated_entries_need_no_metric_score_at_the_segment_level():
   human[0, 0] = np.nan
   g.metrics['poor'][0, 0] = np.nan
   report = agreement.measure(
-    [dataclasses.replace(g, human=human)], questions.Question()
+    [dataclasses.replace(g, human=human)], AgreementConfig()
   )
   assert not report.notes
   assert report.cells['good', 'zh-en'].count == 4 * 30 - 1
@@ -160,8 +158,8 @@ def test_published_pairs_are_found_by_name():
     ('zh-en', 'doc::7', 'D', 'B'),
     ('cs-en', 'doc::7', 'X', 'Y'),
   ]
-  question = questions.Question(statistic='darr', pairs=named_pairs(rows))
-  report = agreement.measure([g], question)
+  config = AgreementConfig(statistic='darr', pairs=named_pairs(rows))
+  report = agreement.measure([g], config)
   m = g.metrics['good']
   expected = np.sign(
     [m[0, 0] - m[1, 0], m[3, 7] - m[2, 7], m[3, 7] - m[1, 7]]
@@ -173,29 +171,29 @@ def test_published_pairs_are_found_by_name():
 def test_published_pairs_without_scores_stop_unless_told_otherwise():
   g = grid()
   rows = [('zh-en', 'doc::0', 'A', 'B'), ('zh-en', 'doc::99', 'D', 'C')]
-  question = questions.Question(statistic='darr', pairs=named_pairs(rows))
+  config = AgreementConfig(statistic='darr', pairs=named_pairs(rows))
   with pytest.raises(files.RecordError, match="1 pairs .*'doc::99', 'D'"):
-    agreement.measure([g], question)
-  report = agreement.measure([g], dataclasses.replace(question, intersect=True))
+    agreement.measure([g], config)
+  report = agreement.measure([g], dataclasses.replace(config, intersect=True))
   assert report.cells['good', 'zh-en'].count == 1
   assert '1 of 2 ranked pairs left out' in report.notes[0]
   with pytest.raises(files.RecordError, match='--language-pair'):
-    agreement.measure([g.with_language_pair('')], question)
+    agreement.measure([g.with_language_pair('')], config)
 
 
 def test_pairs_of_systems_left_out_on_purpose_are_not_missed():
   g = grid()
   rows = [('zh-en', 'doc::0', 'A', 'B'), ('zh-en', 'doc::1', 'D', 'C')]
-  question = questions.Question(
+  config = AgreementConfig(
     statistic='darr', pairs=named_pairs(rows), exclude='^D$'
   )
-  report = agreement.measure([g], question)
+  report = agreement.measure([g], config)
   assert report.cells['good', 'zh-en'].count == 1
 
 
 def test_averages_are_those_of_the_papers():
   grids = [grid(p) for p in ('cs-en', 'pls-en', 'en-cs')]
-  report = agreement.measure(grids, questions.Question(resamples=50))
+  report = agreement.measure(grids, AgreementConfig(resamples=50))
   assert report.columns == (
     'cs-en',
     'pls-en',
@@ -229,8 +227,8 @@ def test_averages_are_those_of_the_papers():
   ],
 )
 def test_a_better_metric_is_found_better(options):
-  question = questions.Question(resamples=60, baseline='poor', **options)
-  report = agreement.measure([grid(segments=60)], question)
+  config = AgreementConfig(resamples=60, baseline='poor', **options)
+  report = agreement.measure([grid(segments=60)], config)
   cell = report.cells['good', 'zh-en']
   assert cell.comparison.difference == pytest.approx(
     cell.value - value(report, 'poor')
@@ -251,18 +249,16 @@ def test_questions_that_make_no_sense_are_refused():
     ({'resamples': -1}, '0 or more'),
   ]:
     with pytest.raises(ValueError, match=said):
-      questions.Question(**options)
+      AgreementConfig(**options)
   with pytest.raises(ValueError, match="'x' is not among"):
-    agreement.measure([grid()], questions.Question(resamples=9, baseline='x'))
+    agreement.measure([grid()], AgreementConfig(resamples=9, baseline='x'))
   with pytest.raises(ValueError, match='needs two systems'):
-    agreement.measure(
-      [grid(systems=('A',))], questions.Question(level='system')
-    )
+    agreement.measure([grid(systems=('A',))], AgreementConfig(level='system'))
 
 
 def test_tables_carry_the_numbers_and_the_marks():
   report = agreement.measure(
-    [grid()], questions.Question(resamples=100, baseline='poor')
+    [grid()], AgreementConfig(resamples=100, baseline='poor')
   )
   cell = report.cells['good', 'zh-en']
   shown = f'{cell.value:.3f}+'
@@ -324,7 +320,7 @@ def test_wmt20_tau_from_segment_scores(metric, official_pairs, recorded_taus):
     if g.language_pair in recorded
   ]
   report = agreement.measure(
-    grids, questions.Question(statistic='darr', pairs=official_pairs)
+    grids, AgreementConfig(statistic='darr', pairs=official_pairs)
   )
   found = {
     p: (report.cells[metric, p].value, report.cells[metric, p].count)
@@ -376,10 +372,8 @@ def test_spearman_and_kendall_at_scale_are_finite():
 
 def test_pooled_accuracy_counts_the_pairs_of_systems():
   grids = [grid(systems='ABC'), grid('en-cs', systems='ABCDEF')]
-  question = questions.Question(
-    level='system', statistic='accuracy', resamples=20
-  )
-  report = agreement.measure(grids, question)
+  config = AgreementConfig(level='system', statistic='accuracy', resamples=20)
+  report = agreement.measure(grids, config)
   three, six = (value(report, 'poor', p) for p in ('zh-en', 'en-cs'))
   assert value(report, 'poor', 'Avg') == pytest.approx((three + six) / 2)
   assert value(report, 'poor', 'Pooled') == pytest.approx(
@@ -392,10 +386,10 @@ def test_pooled_accuracy_counts_the_pairs_of_systems():
 def test_system_scores_that_are_missing_leave_systems_out():
   g = grid(segments=1, systems='ABCDE')
   g.metrics['poor'][1, 0] = np.nan
-  question = questions.Question(level='system')
+  config = AgreementConfig(level='system')
   with pytest.raises(files.RecordError, match="'B'.* under poor"):
-    agreement.measure([g], question)
-  report = agreement.measure([g], dataclasses.replace(question, intersect=True))
+    agreement.measure([g], config)
+  report = agreement.measure([g], dataclasses.replace(config, intersect=True))
   assert report.cells['good', 'zh-en'].count == 4
   rest = g.with_systems('ACDE')
-  assert value(report) == value(agreement.measure([rest], question))
+  assert value(report) == value(agreement.measure([rest], config))

@@ -11,16 +11,16 @@ import numpy as np
 import pytest
 from wmt_data import DATA, needs_data
 
-from t5score_jax.data import files, records
+from t5score_jax.data import files, humans, records
 from t5score_jax.data import tables as data_tables
 from t5score_jax.data.records import Segment
 from t5score_jax.evaluation import (
   agreement,
   correlation,
   darr,
-  questions,
   scores,
 )
+from t5score_jax.evaluation.config import AgreementConfig
 from t5score_jax.evaluation.readers import wmt
 from t5score_jax.evaluation.reports import wmt20
 from t5score_jax.metrics import registry
@@ -36,7 +36,7 @@ def official(language_pair, metric, without=()):
   z = {
     system: value
     for (_, system, _), value in zip(human.rows, human.values['z'], strict=True)
-    if not questions.is_human(system) and system not in without
+    if not humans.is_human(system) and system not in without
   }
   table = wmt.read_wmt_scores(
     WMT20 / 'scores' / f'{metric}.sys.score.gz', test_set='newstest2020'
@@ -72,11 +72,11 @@ def test_system_level_of_pairs_that_are_spelled_in_two_ways(language_pair):
   ]
   found = []
   for statistic in ('pearson', 'kendall'):
-    question = questions.Question(level='system', statistic=statistic)
+    config = AgreementConfig(level='system', statistic=statistic)
     grids = scores.join(
       [scores.with_plain_systems(table) for table in tables], 'z', ['COMET']
     )
-    report = agreement.measure(grids, question)
+    report = agreement.measure(grids, config)
     assert not any('has no score' in note for note in report.notes)
     value = report.cells['COMET', language_pair].value
     found.append(round(100 * value, 1))
@@ -157,7 +157,7 @@ def test_wmt20_lexical_metrics_from_text(metric, language_pair):
       ratings=('mqm',),
       quoting='csv',
     )
-    if not questions.is_human(segment.system)
+    if not humans.is_human(segment.system)
   ]
   values = registry.load_metric(metric).score_segments(segments).values
   table = scores.ScoreTable(
@@ -171,16 +171,16 @@ def test_wmt20_lexical_metrics_from_text(metric, language_pair):
     },
   )
   grids = scores.join([table], 'mqm', [metric])
-  question = questions.Question(
+  config = AgreementConfig(
     statistic='darr', pairs=darr.read_pairs(DATA / 'wmt20_darr.tsv.gz')
   )
   tau, seg_k = FROM_TEXT[metric, language_pair]
-  report = agreement.measure(grids, question)
+  report = agreement.measure(grids, config)
   assert round(report.cells[metric, language_pair].value, 4) == tau
   if seg_k is not None:
     # Table 2 counts every pair of different MQM scores.
-    question = questions.Question(statistic='darr', min_gap=1e-9)
-    report = agreement.measure(grids, question)
+    config = AgreementConfig(statistic='darr', min_gap=1e-9)
+    report = agreement.measure(grids, config)
     found = report.cells[metric, language_pair].value
     assert round(100 * found, 1) == seg_k
 

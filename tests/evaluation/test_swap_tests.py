@@ -15,7 +15,7 @@ from t5score_jax.evaluation import (
   swap_tests,
   tie_calibration,
 )
-from tests.evaluation.test_significance import example, swapped_loop
+from tests.evaluation.test_bootstrap import example, swapped_loop
 
 
 def pairs_of(metrics):

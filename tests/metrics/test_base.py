@@ -10,6 +10,7 @@ import pytest
 import t5score_jax
 from t5score_jax import metrics
 from t5score_jax.data.records import Segment
+from t5score_jax.evaluation import bootstrap
 from t5score_jax.metrics import base, registry
 
 
@@ -204,7 +205,7 @@ def test_the_bootstrap_is_that_of_a_plain_loop(monkeypatch):
   (whole,) = base.system_means(segments, values, resamples=200, seed=3)
   np.testing.assert_allclose([whole.low, whole.high], expected, rtol=1e-12)
   # In blocks of 3 draws: the same numbers.
-  monkeypatch.setattr(base, '_DRAWS', 21)
+  monkeypatch.setattr(bootstrap, 'CHUNK_NUMBERS', 21)
   (blocks,) = base.system_means(segments, values, resamples=200, seed=3)
   assert blocks == whole
   (other,) = base.system_means(segments, values, resamples=200, seed=4)

@@ -16,7 +16,7 @@ from collections.abc import Hashable, Sequence
 
 import numpy as np
 
-from t5score_jax.evaluation import correlation, significance
+from t5score_jax.evaluation import bootstrap, correlation
 from t5score_jax.evaluation.reports import tables
 
 TEACHER, STUDENT, BESIDE = ROLES = ('teacher', 'student', 'beside')
@@ -240,7 +240,7 @@ def _draws(
   segments: Sequence[Hashable],
   resamples: int,
   seed: int,
-) -> significance.Replicates:
+) -> bootstrap.Replicates:
   """The mean correlation with people on resampled segments."""
   parts = []
   for number, group in enumerate(sorted(places)):
@@ -266,18 +266,18 @@ def _draws(
       return found
 
     parts.append(
-      significance.bootstrap_pearson(
+      bootstrap.bootstrap_pearson(
         grid(human),
         {name: grid(x) for name, x in scores.items()},
         resamples=resamples,
         seed=seed + number,
       )
     )
-  return significance.average(parts)
+  return bootstrap.average(parts)
 
 
 def _interval(
-  draws: significance.Replicates, name: str, teacher: str
+  draws: bootstrap.Replicates, name: str, teacher: str
 ) -> tuple[float, float] | None:
   """The middle 95% of the shares kept; None where one is undefined."""
   own, whole = (draws.draws[:, draws.names.index(n)] for n in (name, teacher))

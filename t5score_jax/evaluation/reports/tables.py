@@ -55,11 +55,11 @@ def render(
   details = _detail_rows(report, digits)
   if len(details) > 1:
     blocks.append(lay_out(details, style))
-  if report.question.baseline is not None:
+  if report.config.baseline is not None:
     blocks.append(
-      f'+ / -: significantly better / worse than {report.question.baseline} '
-      f'(paired bootstrap, {report.question.resamples} resamples, seed '
-      f'{report.question.seed}, one-sided p < {LEVEL})'
+      f'+ / -: significantly better / worse than {report.config.baseline} '
+      f'(paired bootstrap, {report.config.resamples} resamples, seed '
+      f'{report.config.seed}, one-sided p < {LEVEL})'
     )
   blocks.extend(_explain_test(report))
   return assemble(blocks, notes)
@@ -72,25 +72,25 @@ def assemble(blocks: Sequence[str], notes: Sequence[str]) -> str:
 
 
 def _explain_test(report: Report) -> list[str]:
-  question = report.question
+  config = report.config
   if not report.p_values:
     return []
-  how = f'paired bootstrap, {question.resamples} resamples'
-  if question.test == 'permutation':
-    how = f'permutation of {question.swap}, {question.permutations} swaps'
-    if question.statistic == 'calibrated-accuracy':
-      how = f'permutation of pairs, {question.permutations} swaps'
-    elif question.early_stop:
+  how = f'paired bootstrap, {config.resamples} resamples'
+  if config.test == 'permutation':
+    how = f'permutation of {config.swap}, {config.permutations} swaps'
+    if config.statistic == 'calibrated-accuracy':
+      how = f'permutation of pairs, {config.permutations} swaps'
+    elif config.early_stop:
       how += ', or fewer where decided early'
   found = [
-    f'(n): rank of the significance cluster ({how}, seed {question.seed}, '
+    f'(n): rank of the significance cluster ({how}, seed {config.seed}, '
     f'one-sided p <= {LEVEL})'
   ]
-  if question.unsupervised is not None:
+  if config.unsupervised is not None:
     found.append(
       f'{clusters.BEST_OF_ALL}: not significantly outperformed by any other '
       f'metric; {clusters.BEST_UNSUPERVISED}: by any other unsupervised metric '
-      f'({", ".join(question.unsupervised)}); p < {LEVEL}'
+      f'({", ".join(config.unsupervised)}); p < {LEVEL}'
     )
   return found
 
@@ -172,26 +172,26 @@ def render_values(
 
 def as_json(report: Report) -> dict[str, object]:
   """The report as JSON values: what was asked, notes, one object a number."""
-  question = report.question
+  config = report.config
   return {
-    'level': question.level,
-    'statistic': question.statistic,
-    'group': question.group,
-    'ties': question.ties,
-    'min_gap': question.min_gap,
-    'pairs': question.pairs.path if question.pairs else None,
-    'exclude_systems': question.exclude,
-    'exclude_outliers': question.outliers,
-    'top_k': question.top_k,
-    'resamples': question.resamples,
-    'unit': question.unit,
-    'test': question.test,
-    'permutations': question.permutations,
-    'swap': question.swap,
-    'early_stop': question.early_stop,
-    'unsupervised': question.unsupervised,
-    'seed': question.seed,
-    'baseline': question.baseline,
+    'level': config.level,
+    'statistic': config.statistic,
+    'group': config.group,
+    'ties': config.ties,
+    'min_gap': config.min_gap,
+    'pairs': config.pairs.path if config.pairs else None,
+    'exclude_systems': config.exclude,
+    'exclude_outliers': config.outliers,
+    'top_k': config.top_k,
+    'resamples': config.resamples,
+    'unit': config.unit,
+    'test': config.test,
+    'permutations': config.permutations,
+    'swap': config.swap,
+    'early_stop': config.early_stop,
+    'unsupervised': config.unsupervised,
+    'seed': config.seed,
+    'baseline': config.baseline,
     'p_values': {
       column: {
         name: dict(zip(report.metrics, row, strict=False))
@@ -273,7 +273,7 @@ def _main_rows(report: Report, digits: int) -> list[list[str]]:
 
 def _detail_rows(report: Report, digits: int) -> list[list[str]]:
   head = ['metric', 'on', 'value', '95% interval']
-  baseline = report.question.baseline
+  baseline = report.config.baseline
   if baseline is not None:
     head += [f'minus {baseline}', '95% interval', 'p']
   rows = [head]

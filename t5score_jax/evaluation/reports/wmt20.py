@@ -20,15 +20,15 @@ from collections.abc import Collection, Mapping, Sequence
 
 import numpy as np
 
-from t5score_jax.data import files
+from t5score_jax.data import files, humans
 from t5score_jax.evaluation import (
+  bootstrap,
   clusters,
+  config,
   correlation,
   darr,
   pair_bootstrap,
-  questions,
   scores,
-  significance,
 )
 from t5score_jax.evaluation.readers import wmt
 
@@ -315,7 +315,7 @@ def _marks(
   names: list[str],
   column: str,
   values: dict[tuple[str, str], float],
-  found: significance.Replicates,
+  found: bootstrap.Replicates,
   settings: Settings,
 ) -> dict[tuple[str, str], str]:
   each = clusters.marks(
@@ -386,7 +386,7 @@ def _system_tables(
       for (_, system, _), z in zip(
         table.rows, table.values['z'].tolist(), strict=True
       )
-      if not questions.is_human(system)
+      if not humans.is_human(system)
     }
     for metric, given in found.items():
       ours = [system for system in human if (pair, system) in given]
@@ -468,6 +468,6 @@ def _mqm_grid(data: Data, pair: str) -> scores.ScoreGrid:
     [
       name
       for name, keep in zip(grid.systems, rated, strict=True)
-      if keep and not questions.is_human(name)
+      if keep and not humans.is_human(name)
     ]
   )

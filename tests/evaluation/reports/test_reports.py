@@ -6,8 +6,9 @@ import warnings
 import numpy as np
 import pytest
 
-from t5score_jax.evaluation import agreement, clusters, darr, parts, questions
+from t5score_jax.evaluation import agreement, clusters, darr, outliers
 from t5score_jax.evaluation import scores as score_files
+from t5score_jax.evaluation.config import TESTS, AgreementConfig
 from t5score_jax.evaluation.reports import plot_labels, plots, tables, wmt20
 from tests.commands.test_correlate import run
 from tests.evaluation.test_agreement import grid
@@ -16,7 +17,7 @@ PNG = b'\x89PNG'
 
 
 def ask(grids, **options):
-  return agreement.measure(grids, questions.Question(**options))
+  return agreement.measure(grids, AgreementConfig(**options))
 
 
 @pytest.mark.parametrize(
@@ -31,7 +32,7 @@ def ask(grids, **options):
     {'level': 'system', 'statistic': 'soft-accuracy'},
   ],
 )
-@pytest.mark.parametrize('test', questions.TESTS)
+@pytest.mark.parametrize('test', TESTS)
 def test_every_statistic_is_tested_both_ways(options, test):
   report = ask(
     [grid(segments=40)], test=test, resamples=40, permutations=60, **options
@@ -90,9 +91,9 @@ def test_folds_have_a_mean_and_a_deviation():
 
 def test_outliers_by_robust_deviations_are_left_out_and_said():
   means = np.array([70.0, 71, 72, 69, 20])
-  assert parts.outlying(means).tolist() == [False] * 4 + [True]
-  assert not parts.outlying(means, 100).any()
-  assert not parts.outlying(np.array([1.0, 1, 1, 9])).any()
+  assert outliers.are_outliers(means).tolist() == [False] * 4 + [True]
+  assert not outliers.are_outliers(means, 100).any()
+  assert not outliers.are_outliers(np.array([1.0, 1, 1, 9])).any()
   g = grid(systems=('A', 'B', 'C', 'D', 'E'))
   g.human[4] -= 500
   report = ask([g], level='system', outliers=2.5)
@@ -103,7 +104,7 @@ def test_outliers_by_robust_deviations_are_left_out_and_said():
 def test_curves_over_the_best_systems():
   g = grid(systems='ABCDEF')
   curve = agreement.measure_top(
-    [g], questions.Question(level='system', resamples=30), [4, 2, 6]
+    [g], AgreementConfig(level='system', resamples=30), [4, 2, 6]
   )
   assert curve.top_k == (2, 4, 6) and curve.column == 'zh-en'
   for k, value in zip(curve.top_k, curve.values('poor'), strict=True):
@@ -116,9 +117,9 @@ def test_curves_over_the_best_systems():
   )
   assert len(json.loads(tables.render_curve(curve, 'json'))['top_k']) == 3
   with pytest.raises(ValueError, match='top 7 of 6'):
-    agreement.measure_top([g], questions.Question(level='system'), [2, 7])
+    agreement.measure_top([g], AgreementConfig(level='system'), [2, 7])
   with pytest.raises(ValueError, match='different numbers'):
-    agreement.measure_top([g], questions.Question(level='system'), [2, 2])
+    agreement.measure_top([g], AgreementConfig(level='system'), [2, 2])
 
 
 def test_questions_about_tests_that_make_no_sense():
@@ -137,7 +138,7 @@ def test_questions_about_tests_that_make_no_sense():
     ({'level': 'system', 'group': 'item'}, 'segment level'),
   ]:
     with pytest.raises(ValueError, match=said):
-      questions.Question(**options)
+      AgreementConfig(**options)
 
 
 def test_one_system_and_one_segment_are_defined():
@@ -335,7 +336,7 @@ def test_pictures_are_drawn(tmp_path):
     report.cells[m, 'zh-en'].value for m in report.metrics
   )
   curve = agreement.measure_top(
-    grids, questions.Question(level='system', resamples=20), [2, 3, 4]
+    grids, AgreementConfig(level='system', resamples=20), [2, 3, 4]
   )
   figure = plots.curves(curve, 'Best', 'Pearson')
   (ax,) = figure.axes

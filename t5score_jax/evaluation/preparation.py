@@ -1,8 +1,8 @@
-"""One language pair made ready: which entries count for a question, and how.
+"""One language pair made ready: which entries count for a config, and how.
 
 Applies the rules around the statistics: which systems are left out, what must
 be complete, how each statistic is resampled and tested. The statistics are in
-`correlation` and its neighbours, the tests in `significance`, `permutation`
+`correlation` and its neighbours, the tests in `bootstrap`, `permutation`
 and `swap_tests`; `agreement` brings language pairs together.
 """
 
@@ -16,20 +16,21 @@ import numpy as np
 
 from t5score_jax.data import files
 from t5score_jax.evaluation import (
+  bootstrap,
   correlation,
+  outliers,
   pair_bootstrap,
   permutation,
-  significance,
   soft_accuracy,
   swap_tests,
   tie_calibration,
 )
+from t5score_jax.evaluation.config import AgreementConfig
 from t5score_jax.evaluation.darr import (
   RankedPairs,
   pairs_from_ratings,
   place_pairs,
 )
-from t5score_jax.evaluation.questions import Question
 from t5score_jax.evaluation.scores import ScoreGrid
 
 
@@ -38,7 +39,7 @@ def _named(grid: ScoreGrid) -> str:
 
 
 def choose_systems(
-  grid: ScoreGrid, question: Question, notes: list[str]
+  grid: ScoreGrid, config: AgreementConfig, notes: list[str]
 ) -> ScoreGrid:
   """The grid without the systems that the question leaves out, each said.
 
@@ -48,15 +49,15 @@ def choose_systems(
   Raises:
     ValueError: Outliers or top k without human scores.
   """
-  if question.exclude:
-    out = [s for s in grid.systems if re.search(question.exclude, s)]
+  if config.exclude:
+    out = [s for s in grid.systems if re.search(config.exclude, s)]
     if out:
       notes.append(
         f'{_named(grid)}left out by --exclude-systems: {", ".join(out)}'
       )
       grid = grid.with_systems([s for s in grid.systems if s not in out])
   means = correlation.system_means(grid.human)
-  if question.pairs is None:
+  if config.pairs is None:
     unrated = [
       s for s, m in zip(grid.systems, means, strict=True) if np.isnan(m)
     ]
@@ -66,114 +67,94 @@ def choose_systems(
       )
       grid = grid.with_systems([s for s in grid.systems if s not in unrated])
       means = means[~np.isnan(means)]
-  if question.outliers is not None or question.top_k is not None:
+  if config.outliers is not None or config.top_k is not None:
     if np.isnan(means).any():
       raise ValueError(
         f'{_named(grid)}outliers and top-k need a human score of every system; '
         'name the column with the human scores'
       )
-  if question.outliers is not None:
-    away = outlying(means, question.outliers)
+  if config.outliers is not None:
+    away = outliers.are_outliers(means, config.outliers)
     if away.any():
       out = [s for s, far in zip(grid.systems, away, strict=True) if far]
       notes.append(f'{_named(grid)}left out as outliers: {", ".join(out)}')
       grid = grid.with_systems([s for s in grid.systems if s not in out])
       means = means[~away]
-  if question.top_k is not None:
+  if config.top_k is not None:
     # A stable sort of the negated means: equal means keep the file's order.
-    best = np.argsort(-means, kind='stable')[: question.top_k]
+    best = np.argsort(-means, kind='stable')[: config.top_k]
     grid = grid.with_systems([grid.systems[i] for i in best])
   return grid
 
 
-def outlying(means: np.ndarray, cutoff: float = 2.5) -> np.ndarray:
-  """Which systems are outliers, by Mathur et al. (2020), section 4.
-
-  |mean - median| / (1.483 MAD) > cutoff, MAD being the median distance from
-  the median. Where more than half of the systems share one mean, none is.
-
-  Args:
-    means: Human score of each system, [S].
-    cutoff: In robust standard deviations.
-
-  >>> outlying(np.array([0.1, 0.2, 0.15, 0.12, -3.0])).tolist()
-  [False, False, False, False, True]
-  """
-  distance = np.abs(means - np.median(means))
-  spread = 1.483 * np.median(distance)
-  return (
-    distance > cutoff * spread if spread > 0 else np.zeros(len(means), bool)
-  )
-
-
 @dataclasses.dataclass(frozen=True)
-class Part:
+class Prepared:
   """One language pair, ready to be measured.
 
   Attributes:
     metrics: Scores [S, N] by metric.
     count: How many things a value rests on.
     function: A metric's scores [S, N] -> the statistic.
-    bootstrap: Seed -> all metrics on resampled segments.
+    resample: Seed -> all metrics on resampled segments.
     permute: Seed -> all metrics against each other.
   """
 
   metrics: dict[str, np.ndarray]
   count: int
   function: Callable[[np.ndarray], float]
-  bootstrap: Callable[[int], significance.Replicates]
+  resample: Callable[[int], bootstrap.Replicates]
   permute: Callable[[int], permutation.Permuted]
 
 
 def prepare(
-  grid: ScoreGrid, dropped: list[str], question: Question, notes: list[str]
-) -> Part:
+  grid: ScoreGrid, dropped: list[str], config: AgreementConfig, notes: list[str]
+) -> Prepared:
   """Makes one language pair ready.
 
   Args:
     grid: The scores of the systems that count.
     dropped: Systems that were left out on purpose.
-    question: What is asked.
+    config: What is asked.
     notes: Takes sentences about what else is left out.
 
   Raises:
     ValueError: Too few systems or segments.
     files.RecordError: Missing entries (without `intersect`).
   """
-  if question.statistic == 'darr':
-    return _prepare_darr(grid, dropped, question, notes)
-  if question.level == 'system' and question.statistic != 'soft-accuracy':
-    return _prepare_systems(grid, question, notes)
+  if config.statistic == 'darr':
+    return _prepare_darr(grid, dropped, config, notes)
+  if config.level == 'system' and config.statistic != 'soft-accuracy':
+    return _prepare_systems(grid, config, notes)
   rated = ~np.isnan(grid.human)
   if not rated.any():
     raise ValueError(f'{_named(grid)}no system and segment has a human score')
   given = _given(grid)
-  _check_complete(grid, rated & ~given, question, notes)
+  _check_complete(grid, rated & ~given, config, notes)
   human = np.where(given, grid.human, np.nan)
-  if question.statistic == 'soft-accuracy':
-    return _prepare_soft(grid, human, question)
-  if question.statistic == 'calibrated-accuracy':
-    return _prepare_calibrated(grid, human, question, notes)
-  return _prepare_segments(grid, human, question, notes)
+  if config.statistic == 'soft-accuracy':
+    return _prepare_soft(grid, human, config)
+  if config.statistic == 'calibrated-accuracy':
+    return _prepare_calibrated(grid, human, config, notes)
+  return _prepare_segments(grid, human, config, notes)
 
 
 def _prepare_segments(
-  grid: ScoreGrid, human: np.ndarray, question: Question, notes: list[str]
-) -> Part:
-  group, statistic = question.group, question.statistic
+  grid: ScoreGrid, human: np.ndarray, config: AgreementConfig, notes: list[str]
+) -> Prepared:
+  group, statistic = config.group, config.statistic
 
   def function(scores: np.ndarray) -> float:
     return correlation.grouped(human, scores, statistic, group).value
 
-  def bootstrap(seed: int) -> significance.Replicates:
-    options = {'resamples': question.resamples, 'seed': seed}
+  def resample(seed: int) -> bootstrap.Replicates:
+    options = {'resamples': config.resamples, 'seed': seed}
     if group == 'none' and statistic == 'pearson':
-      return significance.bootstrap_pearson(human, grid.metrics, **options)
+      return bootstrap.bootstrap_pearson(human, grid.metrics, **options)
     if group == 'item':
-      return significance.bootstrap_items(
+      return bootstrap.bootstrap_items(
         human, grid.metrics, statistic, **options
       )
-    return significance.bootstrap_any(
+    return bootstrap.bootstrap_any(
       human,
       grid.metrics,
       lambda h, m: correlation.grouped(h, m, statistic, group).value,
@@ -185,11 +166,11 @@ def _prepare_segments(
       return permutation.permute_pearson(
         human,
         grid.metrics,
-        unit=question.swap,
-        resamples=question.permutations,
+        unit=config.swap,
+        resamples=config.permutations,
         seed=seed,
       )
-    return _permute_any(human, grid.metrics, function, question, seed)
+    return _permute_any(human, grid.metrics, function, config, seed)
 
   count = int(np.count_nonzero(~np.isnan(human)))
   if group != 'none':
@@ -201,31 +182,31 @@ def _prepare_segments(
         f'{_named(grid)}{whole.left_out} {group} groups left out: human '
         'scores of fewer than two entries, or all alike'
       )
-  return Part(grid.metrics, count, function, bootstrap, permute)
+  return Prepared(grid.metrics, count, function, resample, permute)
 
 
 def _permute_any(
   human: np.ndarray,
   metrics: Mapping[str, np.ndarray],
   function: Callable[[np.ndarray], float],
-  question: Question,
+  config: AgreementConfig,
   seed: int,
 ) -> permutation.Permuted:
   return swap_tests.permute_any(
     ~np.isnan(human),
     dict(metrics),
     function,
-    unit=question.swap,
-    resamples=question.permutations,
+    unit=config.swap,
+    resamples=config.permutations,
     seed=seed,
-    early_stop=question.early_stop,
+    early_stop=config.early_stop,
   )
 
 
 def _prepare_calibrated(
-  grid: ScoreGrid, human: np.ndarray, question: Question, notes: list[str]
-) -> Part:
-  pairs = tie_calibration.rated_pairs(human, question.group)
+  grid: ScoreGrid, human: np.ndarray, config: AgreementConfig, notes: list[str]
+) -> Prepared:
+  pairs = tie_calibration.rated_pairs(human, config.group)
   found = {
     name: tie_calibration.calibrate(human, scores, pairs=pairs)
     for name, scores in grid.metrics.items()
@@ -235,8 +216,8 @@ def _prepare_calibrated(
     + ', '.join(f'{name} {c.threshold:.4g}' for name, c in found.items())
   )
 
-  def bootstrap(seed: int) -> significance.Replicates:
-    if question.group != 'item':
+  def resample(seed: int) -> bootstrap.Replicates:
+    if config.group != 'item':
       raise ValueError(
         'calibrated-accuracy is resampled by item only: add --group item'
       )
@@ -249,7 +230,7 @@ def _prepare_calibrated(
       },
       pairs.first % grid.human.shape[1],
       pairs.weights,
-      resamples=question.resamples,
+      resamples=config.resamples,
       seed=seed,
     )
 
@@ -260,44 +241,44 @@ def _prepare_calibrated(
         for name, scores in grid.metrics.items()
       },
       pairs.weights,
-      resamples=question.permutations,
+      resamples=config.permutations,
       seed=seed,
     )
 
-  return Part(
+  return Prepared(
     grid.metrics,
     len(pairs),
     lambda scores: tie_calibration.calibrate(human, scores, pairs=pairs).value,
-    bootstrap,
+    resample,
     permute,
   )
 
 
 def _prepare_soft(
-  grid: ScoreGrid, human: np.ndarray, question: Question
-) -> Part:
+  grid: ScoreGrid, human: np.ndarray, config: AgreementConfig
+) -> Prepared:
   # The permutations within p-values keep the question's own seed, so that the
   # value does not depend on how the test is drawn.
   def accuracy(gold: np.ndarray, scores: np.ndarray) -> float:
     return soft_accuracy.soft_pairwise_accuracy(
-      gold, scores, permutations=question.permutations, seed=question.seed
+      gold, scores, permutations=config.permutations, seed=config.seed
     )
 
-  return Part(
+  return Prepared(
     grid.metrics,
     len(grid.systems),
     lambda scores: accuracy(human, scores),
-    lambda seed: significance.bootstrap_any(
-      human, grid.metrics, accuracy, resamples=question.resamples, seed=seed
+    lambda seed: bootstrap.bootstrap_any(
+      human, grid.metrics, accuracy, resamples=config.resamples, seed=seed
     ),
     lambda seed: swap_tests.permute_soft_accuracy(
       human,
       grid.metrics,
-      unit=question.swap,
-      resamples=question.permutations,
+      unit=config.swap,
+      resamples=config.permutations,
       seed=seed,
-      permutations=question.permutations,
-      early_stop=question.early_stop,
+      permutations=config.permutations,
+      early_stop=config.early_stop,
     ),
   )
 
@@ -308,12 +289,15 @@ def _given(grid: ScoreGrid) -> np.ndarray:
 
 
 def _check_complete(
-  grid: ScoreGrid, missing: np.ndarray, question: Question, notes: list[str]
+  grid: ScoreGrid,
+  missing: np.ndarray,
+  config: AgreementConfig,
+  notes: list[str],
 ) -> None:
   count = int(np.count_nonzero(missing))
   if not count:
     return
-  if question.intersect:
+  if config.intersect:
     notes.append(
       f'{_named(grid)}{count} (system, segment) entries left out, because '
       'some metric has no score there'
@@ -334,12 +318,12 @@ def _check_complete(
 
 
 def _prepare_systems(
-  grid: ScoreGrid, question: Question, notes: list[str]
-) -> Part:
+  grid: ScoreGrid, config: AgreementConfig, notes: list[str]
+) -> Prepared:
   given = _given(grid)
   missing = ~given
   if missing.any():
-    _check_complete(grid, missing, question, notes)
+    _check_complete(grid, missing, config, notes)
     if len(grid.segments) == 1:
       # A file of system scores: what is missing is a system.
       whole = given[:, 0]
@@ -359,37 +343,37 @@ def _prepare_systems(
       f'{_named(grid)}no rated segment is left of '
       f'{grid.systems[int(np.flatnonzero(np.isnan(human))[0])]}'
     )
-  statistic = correlation.STATISTICS[question.statistic]
-  return Part(
+  statistic = correlation.STATISTICS[config.statistic]
+  return Prepared(
     grid.metrics,
     len(grid.systems),
     lambda scores: statistic(human, correlation.system_means(scores)),
-    lambda seed: significance.bootstrap_systems(
+    lambda seed: bootstrap.bootstrap_systems(
       grid.human,
       grid.metrics,
-      question.statistic,
-      resamples=question.resamples,
+      config.statistic,
+      resamples=config.resamples,
       seed=seed,
     ),
     lambda seed: permutation.permute_systems(
       grid.human,
       grid.metrics,
-      question.statistic,
-      unit=question.swap,
-      resamples=question.permutations,
+      config.statistic,
+      unit=config.swap,
+      resamples=config.permutations,
       seed=seed,
     ),
   )
 
 
 def _prepare_darr(
-  grid: ScoreGrid, dropped: list[str], question: Question, notes: list[str]
-) -> Part:
-  if question.pairs is None:
-    pairs = pairs_from_ratings(grid.human, question.min_gap)
+  grid: ScoreGrid, dropped: list[str], config: AgreementConfig, notes: list[str]
+) -> Prepared:
+  if config.pairs is None:
+    pairs = pairs_from_ratings(grid.human, config.min_gap)
   else:
     pairs, lost = place_pairs(
-      grid, question.pairs, dropped, intersect=question.intersect
+      grid, config.pairs, dropped, intersect=config.intersect
     )
     if lost:
       notes.append(
@@ -400,7 +384,7 @@ def _prepare_darr(
   missing[pairs.better, pairs.segments] = True
   missing[pairs.worse, pairs.segments] = True
   missing &= ~_given(grid)
-  _check_complete(grid, missing, question, notes)
+  _check_complete(grid, missing, config, notes)
   keep = ~(
     missing[pairs.better, pairs.segments] | missing[pairs.worse, pairs.segments]
   )
@@ -410,42 +394,42 @@ def _prepare_darr(
   if not len(pairs):
     raise ValueError(
       f'{_named(grid)}no ranked pair is left; are the human scores raw '
-      f'ratings, and is a gap of {question.min_gap:g} right for their scale?'
+      f'ratings, and is a gap of {config.min_gap:g} right for their scale?'
     )
 
   def function(scores: np.ndarray) -> float:
     return correlation.darr_tau(
       scores[pairs.better, pairs.segments],
       scores[pairs.worse, pairs.segments],
-      question.ties,
+      config.ties,
     )
 
   def permute(seed: int) -> permutation.Permuted:
-    if question.ties == 'excluded':
+    if config.ties == 'excluded':
       needed = np.full(grid.human.shape, np.nan)
       needed[pairs.better, pairs.segments] = 0.0
       needed[pairs.worse, pairs.segments] = 0.0
-      return _permute_any(needed, grid.metrics, function, question, seed)
+      return _permute_any(needed, grid.metrics, function, config, seed)
     return swap_tests.permute_darr(
       pairs,
       grid.metrics,
-      ties=question.ties,
-      unit=question.swap,
-      resamples=question.permutations,
+      ties=config.ties,
+      unit=config.swap,
+      resamples=config.permutations,
       seed=seed,
     )
 
-  return Part(
+  return Prepared(
     grid.metrics,
     len(pairs),
     function,
     lambda seed: pair_bootstrap.bootstrap_darr(
       pairs,
       grid.metrics,
-      resamples=question.resamples,
+      resamples=config.resamples,
       seed=seed,
-      ties=question.ties,
-      unit=question.unit,
+      ties=config.ties,
+      unit=config.unit,
     ),
     permute,
   )

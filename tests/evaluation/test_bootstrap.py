@@ -7,11 +7,11 @@ import pytest
 import scipy.stats
 
 from t5score_jax.evaluation import (
+  bootstrap,
   correlation,
   darr,
   pair_bootstrap,
   permutation,
-  significance,
 )
 
 
@@ -27,14 +27,14 @@ def example(systems=5, segments=40, seed=0):
 
 
 def drawn_segments(segments, resamples, seed):
-  for counts in significance.segment_draws(segments, resamples, seed):
+  for counts in bootstrap.segment_draws(segments, resamples, seed):
     for row in counts:
       yield np.repeat(np.arange(segments), row.astype(int))
 
 
 def test_draws_take_as_many_segments_as_there_are(monkeypatch):
-  monkeypatch.setattr(significance, '_CHUNK_NUMBERS', 100)
-  pieces = list(significance.segment_draws(30, 11, seed=1))
+  monkeypatch.setattr(bootstrap, 'CHUNK_NUMBERS', 100)
+  pieces = list(bootstrap.segment_draws(30, 11, seed=1))
   assert len(pieces) > 1
   draws = np.concatenate(pieces)
   assert draws.shape == (11, 30)
@@ -44,9 +44,9 @@ def test_draws_take_as_many_segments_as_there_are(monkeypatch):
 
 def test_draws_refuse_what_cannot_be_resampled():
   with pytest.raises(ValueError, match='at least two'):
-    next(significance.segment_draws(1, 10, 0))
+    next(bootstrap.segment_draws(1, 10, 0))
   with pytest.raises(ValueError, match='1 or more'):
-    next(significance.segment_draws(5, 0, 0))
+    next(bootstrap.segment_draws(5, 0, 0))
 
 
 @pytest.mark.parametrize('ties', correlation.TIE_RULES)
@@ -96,7 +96,7 @@ def test_bootstrap_of_pooled_pearson_is_that_of_the_drawn_segments():
   human[0, 3] = human[4, 9] = np.nan
   human[:, 11] = np.nan
   metrics['good'] = metrics['good'] + 1e6  # a large offset loses no digits
-  found = significance.bootstrap_pearson(human, metrics, resamples=15, seed=3)
+  found = bootstrap.bootstrap_pearson(human, metrics, resamples=15, seed=3)
   keep = ~np.isnan(human).all(axis=0)
   chosen = human[:, keep]
   for b, taken in enumerate(drawn_segments(keep.sum(), 15, 3)):
@@ -113,7 +113,7 @@ def test_bootstrap_of_pooled_pearson_is_that_of_the_drawn_segments():
 def test_bootstrap_of_systems_correlates_the_drawn_means(statistic):
   human, metrics = example()
   human[2, :30] = np.nan
-  found = significance.bootstrap_systems(
+  found = bootstrap.bootstrap_systems(
     human, metrics, statistic, resamples=9, seed=2
   )
   function = correlation.STATISTICS[statistic]
@@ -127,10 +127,10 @@ def test_bootstrap_of_systems_correlates_the_drawn_means(statistic):
 def test_bootstrap_of_items_and_of_any_function_agree():
   human, metrics = example()
   human[:, 4] = 0.0  # left out of the mean in both
-  by_item = significance.bootstrap_items(
+  by_item = bootstrap.bootstrap_items(
     human, metrics, 'kendall', resamples=6, seed=5
   )
-  by_hand = significance.bootstrap_any(
+  by_hand = bootstrap.bootstrap_any(
     human,
     metrics,
     lambda h, m: correlation.grouped(h, m, 'kendall', 'item').value,
@@ -143,9 +143,7 @@ def test_bootstrap_of_items_and_of_any_function_agree():
 
 def test_comparison_reads_difference_interval_and_p_value_off_the_draws():
   draws = np.array([[0.5, 0.1], [0.3, 0.4], [0.6, 0.2], [0.2, 0.2]])
-  replicates = significance.Replicates(
-    ('a', 'b'), np.array([0.4, 0.2]), draws, 0
-  )
+  replicates = bootstrap.Replicates(('a', 'b'), np.array([0.4, 0.2]), draws, 0)
   found = replicates.compare('a', 'b')
   assert found.difference == pytest.approx(0.2)
   # a is not better in two of four draws
@@ -159,7 +157,7 @@ def test_clear_and_absent_differences_are_told_apart():
   metrics['twin'] = metrics['good'] + 1e-3 * np.random.default_rng(1).normal(
     size=human.shape
   )
-  found = significance.bootstrap_pearson(human, metrics)
+  found = bootstrap.bootstrap_pearson(human, metrics)
   assert found.compare('good', 'noise').p_value < 0.01
   assert found.compare('noise', 'good').p_value > 0.99
   assert 0.02 < found.compare('good', 'twin').p_value < 0.98
@@ -172,7 +170,7 @@ def test_interval_has_the_width_that_theory_gives():
   rng = np.random.default_rng(8)
   human = rng.normal(size=(1, 2000))
   metric = 0.6 * human + 0.8 * rng.normal(size=human.shape)
-  found = significance.bootstrap_pearson(human, {'m': metric}, resamples=2000)
+  found = bootstrap.bootstrap_pearson(human, {'m': metric}, resamples=2000)
   low, high = np.arctanh(found.interval('m'))
   assert high - low == pytest.approx(2 * 1.96 / np.sqrt(1997), rel=0.08)
 
@@ -180,7 +178,7 @@ def test_interval_has_the_width_that_theory_gives():
 def test_the_seed_decides_the_draws():
   human, metrics = example()
   first, again, other = (
-    significance.bootstrap_pearson(human, metrics, resamples=5, seed=seed)
+    bootstrap.bootstrap_pearson(human, metrics, resamples=5, seed=seed)
     for seed in (1, 1, 2)
   )
   np.testing.assert_array_equal(first.draws, again.draws)
@@ -190,27 +188,27 @@ def test_the_seed_decides_the_draws():
 def test_average_is_taken_draw_by_draw():
   human, metrics = example()
   parts = [
-    significance.bootstrap_pearson(human, metrics, resamples=5, seed=seed)
+    bootstrap.bootstrap_pearson(human, metrics, resamples=5, seed=seed)
     for seed in (1, 2)
   ]
-  mean = significance.average(parts)
+  mean = bootstrap.average(parts)
   np.testing.assert_allclose(mean.draws, (parts[0].draws + parts[1].draws) / 2)
   with pytest.raises(ValueError, match='same metrics'):
-    significance.average(
+    bootstrap.average(
       [
         parts[0],
-        significance.Replicates(('x',), np.ones(1), np.ones((5, 1)), 0),
+        bootstrap.Replicates(('x',), np.ones(1), np.ones((5, 1)), 0),
       ]
     )
   with pytest.raises(ValueError, match='nothing'):
-    significance.average([])
+    bootstrap.average([])
 
 
 def test_missing_scores_and_no_pairs_are_errors():
   human, metrics = example()
   metrics['good'][1, 1] = np.nan
   with pytest.raises(ValueError, match='no finite score'):
-    significance.bootstrap_pearson(human, metrics)
+    bootstrap.bootstrap_pearson(human, metrics)
   with pytest.raises(ValueError, match='no ranked pairs'):
     pair_bootstrap.bootstrap_darr(darr.pairs_from_ratings(human, 1e9), metrics)
   with pytest.raises(ValueError, match='no finite score'):

@@ -8,17 +8,9 @@ from __future__ import annotations
 import dataclasses
 import re
 
+from t5score_jax.data import humans
 from t5score_jax.evaluation import correlation, permutation
 from t5score_jax.evaluation.darr import MIN_GAP, NamedPairs
-
-# Human translations entered as systems: T5Score leaves these names out.
-HUMAN_SYSTEMS = r'^(Human|HUMAN|ref)'
-
-
-def is_human(system: str) -> bool:
-  """Whether a system's name says that people translated."""
-  return re.search(HUMAN_SYSTEMS, system) is not None
-
 
 LEVELS = ('segment', 'system')
 # Those that are no plain function of two lists, and their only level.
@@ -32,7 +24,7 @@ TESTS = ('bootstrap', 'permutation')
 
 
 @dataclasses.dataclass(frozen=True)
-class Question:
+class AgreementConfig:
   """What is to be measured.
 
   Attributes:
@@ -49,7 +41,7 @@ class Question:
       all.
     outliers: Leave out systems whose human mean is further than this from
       the median, in robust standard deviations; None keeps them. Mathur et
-      al. (2020) use 2.5. See `parts.outlying`.
+      al. (2020) use 2.5. See `outliers.are_outliers`.
     top_k: Only the k systems with the best human mean, by language pair.
     resamples: Bootstrap draws for intervals and comparisons; 0 for none.
     unit: What is drawn for 'darr': 'segment' or 'pair'.
@@ -74,7 +66,7 @@ class Question:
   ties: str = 'discordant'
   min_gap: float = MIN_GAP
   pairs: NamedPairs | None = None
-  exclude: str = HUMAN_SYSTEMS
+  exclude: str = humans.HUMAN_SYSTEMS
   outliers: float | None = None
   top_k: int | None = None
   resamples: int = 0

@@ -1,4 +1,4 @@
-"""Is a difference between two metrics real? The paired bootstrap.
+"""The paired bootstrap over segments, for metrics and for systems.
 
 Every statistic is resampled over segments (a segment brings all its systems
 or all its ranked pairs along, because those are not independent), and all
@@ -23,7 +23,7 @@ import numpy as np
 from t5score_jax.evaluation import correlation
 
 # Draws are made in pieces of about this many numbers, to bound the memory.
-_CHUNK_NUMBERS = 1 << 22
+CHUNK_NUMBERS = 1 << 22
 
 
 @dataclasses.dataclass(frozen=True)
@@ -129,14 +129,22 @@ def average(
 
 
 def segment_draws(
-  segments: int, resamples: int, seed: int
+  segments: int, resamples: int, seed: int, least: int = 2
 ) -> Iterator[np.ndarray]:
-  """How often each segment is taken in each resample, in pieces [b, N].
+  """Yields how often each resample contains each segment, in pieces [b, N].
+
+  All bootstraps of this library draw here.
+
+  Args:
+    segments: N, the number of segments.
+    resamples: The number of resamples.
+    seed: The seed of the draws.
+    least: The fewest segments that may be resampled.
 
   Raises:
-    ValueError: Fewer than two segments or no resample.
+    InputError: Fewer than `least` segments, or no resample.
   """
-  if segments < 2:
+  if segments < least:
     raise ValueError(
       f'{segments} segment(s) cannot be resampled; the bootstrap needs '
       'segment scores of at least two'
@@ -144,7 +152,7 @@ def segment_draws(
   if resamples < 1:
     raise ValueError(f'the number of resamples must be 1 or more: {resamples}')
   generator = np.random.default_rng(seed)
-  step = max(1, _CHUNK_NUMBERS // segments)
+  step = max(1, CHUNK_NUMBERS // segments)
   for start in range(0, resamples, step):
     rows = min(step, resamples - start)
     taken = generator.integers(0, segments, size=(rows, segments))
@@ -242,11 +250,7 @@ def bootstrap_pearson(
 
   def finish(totals: np.ndarray) -> np.ndarray:
     count, sy, syy, sx, sxx, sxy = np.moveaxis(totals, -1, 0)
-    count = np.maximum(count, 1.0)
-    variance = np.maximum(sxx - sx * sx / count, 0) * np.maximum(
-      syy - sy * sy / count, 0
-    )
-    return np.clip(ratio(sxy - sx * sy / count, np.sqrt(variance)), -1, 1)
+    return correlation.pearson_of_sums(count, sx, sy, sxx, syy, sxy)
 
   return run_sums(names, sums, finish, resamples, seed)
 
