@@ -38,6 +38,7 @@ from absl import logging
 
 from t5score_jax.data import files
 from t5score_jax.data.files import RecordError
+from t5score_jax.data.humans import is_human
 from t5score_jax.data.records import Segment
 from t5score_jax.tasks import columns, environment, judged
 

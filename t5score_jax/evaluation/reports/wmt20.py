@@ -24,7 +24,6 @@ from t5score_jax.data import files, humans
 from t5score_jax.evaluation import (
   bootstrap,
   clusters,
-  config,
   correlation,
   darr,
   pair_bootstrap,
