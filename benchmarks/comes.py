@@ -71,7 +71,7 @@ def main(arguments: list[str] | None = None) -> int:
     )
     print(f'cached vectors: {fast:.4f} s a step of {args.batch_size}')
     slow = _seconds(
-      regression.EstimatorModel(model.config),
+      regression.RegressorModel(model.config),
       model.params,
       texts.TextsDataset(arrays, tokens.folder, args.batch_size, 'tokens'),
       args.slow_steps,

@@ -20,7 +20,7 @@ from t5score_jax.nn import bert, heads, t5
 CONFIG_FILE = bundle.CONFIG_FILE
 _MODULES: tuple[tuple[type, Any], ...] = (
   (t5.T5Config, bundle),
-  (heads.EstimatorConfig, regressors),
+  (heads.RegressorConfig, regressors),
   (bert.BertConfig, cross_encoders),
 )
 
@@ -35,7 +35,7 @@ def write(
 
   Args:
     folder: each of its files appears whole or not at all.
-    config: a ``T5Config``, an ``EstimatorConfig``, or the ``BertConfig`` of a
+    config: a ``T5Config``, a `RegressorConfig`, or the ``BertConfig`` of a
       miniature.
     tokenizer: a ``Vocabulary`` for T5, else a ``SubwordTokenizer``.
     settings: how the model wants to be used; JSON-serialisable.

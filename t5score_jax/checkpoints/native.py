@@ -427,7 +427,7 @@ def load_regressor(
   checkpoint = selection.find_checkpoint(folder)
   config, tokenizer, settings = descriptions.read(checkpoint.parent)
   stored = orbax.open_weights(checkpoint)
-  if isinstance(config, heads.EstimatorConfig):
+  if isinstance(config, heads.RegressorConfig):
     where = str(checkpoint)
     return regressors.assemble(config, tokenizer, settings, stored, where)
   if not isinstance(config, bert.BertConfig):

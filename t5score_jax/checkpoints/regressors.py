@@ -47,7 +47,7 @@ class Estimator:
       texts are read, see ``inference/embedding.py``).
   """
 
-  config: heads.EstimatorConfig
+  config: heads.RegressorConfig
   params: Mapping[str, Any]
   tokenizer: SubwordTokenizer
   settings: Mapping[str, Any] = dataclasses.field(default_factory=dict)
@@ -82,7 +82,7 @@ def save(
 
 def write_description(
   folder: str | os.PathLike[str],
-  config: heads.EstimatorConfig,
+  config: heads.RegressorConfig,
   tokenizer: SubwordTokenizer,
   settings: Mapping[str, Any],
 ) -> None:
@@ -102,7 +102,7 @@ def write_description(
 
 def read_description(
   folder: str | os.PathLike[str],
-) -> tuple[heads.EstimatorConfig, SubwordTokenizer, dict[str, Any]]:
+) -> tuple[heads.RegressorConfig, SubwordTokenizer, dict[str, Any]]:
   """Reads what ``write_description`` wrote.
 
   Raises:
@@ -115,7 +115,7 @@ def read_description(
     found = json.loads((path / CONFIG_FILE).read_text('utf-8'))
     if found['format'] != FORMAT:
       raise CheckpointError(f'{path}: format {found["format"]} is not known')
-    config = heads.EstimatorConfig(**found['model'])
+    config = heads.RegressorConfig(**found['model'])
     tokenizer = load_tokenizer(path)
     encoders.check_vocabulary(tokenizer, config.encoder, path)
     return config, tokenizer, dict(found['settings'])
@@ -162,7 +162,7 @@ def load(folder: str | os.PathLike[str]) -> Estimator:
 
 
 def assemble(
-  config: heads.EstimatorConfig,
+  config: heads.RegressorConfig,
   tokenizer: SubwordTokenizer,
   settings: Mapping[str, Any],
   tensors: Mapping[str, LazyArray],
@@ -184,7 +184,7 @@ def assemble(
 
 
 def check_shapes(
-  config: heads.EstimatorConfig, tensors: Mapping[str, Any], where: str
+  config: heads.RegressorConfig, tensors: Mapping[str, Any], where: str
 ) -> None:
   """Raises CheckpointError unless these are the estimator's parameters."""
   shapes = jax.eval_shape(lambda: heads.init_params(config, jax.random.key(0)))

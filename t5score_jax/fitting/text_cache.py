@@ -49,7 +49,7 @@ class Encoding:
     name: Of the estimator that comes of it.
   """
 
-  config: heads.EstimatorConfig
+  config: heads.RegressorConfig
   path: str
   form: str = 'tokens'
   max_length: int | None = None

@@ -60,7 +60,7 @@ def gather(data: bytes) -> list[bytes]:
     return [data]
   from jax.experimental import multihost_utils
 
-  sizes = processes.all_rows(
+  sizes = processes.all_gather(
     np.asarray([len(data)], np.int64), processes.count()
   )
   parts: list[list[bytes]] = [[] for _ in sizes]

@@ -296,7 +296,7 @@ def run(
   }
   parts = shards.Parts(os.fspath(output), identity)
   processes.on_first(lambda: parts.open(restart))
-  done = processes.from_first(parts.heads)
+  done = processes.broadcast(parts.heads)
   totals = Totals()
   iterator = iter(examples)
   number = 0

@@ -65,7 +65,7 @@ def outputs(
 @functools.partial(jax.jit, static_argnums=0)
 def _estimate(config, params, hypothesis, source, reference=None):
   with jax.default_matmul_precision('float32'):
-    return heads.estimate(params, config, hypothesis, source, reference)
+    return heads.predict(params, config, hypothesis, source, reference)
 
 
 def mixed(model: regressors.Estimator, layers: np.ndarray) -> np.ndarray:

@@ -111,21 +111,21 @@ class _Model:
   vocab_size: int
   encoder_tokens: Array
 
-  def start(self, rows: int, most: int) -> decoding.Memory:
+  def start(self, rows: int, most: int) -> decoding.KVCache:
     encoded = t5score.encode(self.params, self.config, self.encoder_tokens)
     return decoding.start(self.params, self.config, encoded, rows, most)
 
   def log_probs(
-    self, memory: decoding.Memory, tokens: Array, position: Array
-  ) -> tuple[Array, decoding.Memory]:
-    """float32 [rows, vocab_size], and the memory with these tokens."""
-    logits, memory = decoding.step(
-      self.params, self.config, memory, self.encoder_tokens, tokens, position
+    self, cache: decoding.KVCache, tokens: Array, position: Array
+  ) -> tuple[Array, decoding.KVCache]:
+    """float32 [rows, vocab_size], and the cache with these tokens."""
+    logits, cache = decoding.step(
+      self.params, self.config, cache, self.encoder_tokens, tokens, position
     )
     ids = jnp.arange(logits.shape[-1])
     possible = (ids > 0) & (ids < self.vocab_size)
     # Not renormalised: they stay what the model gives to an output's tokens.
-    return jnp.where(possible, jax.nn.log_softmax(logits), _NEVER), memory
+    return jnp.where(possible, jax.nn.log_softmax(logits), _NEVER), cache
 
 
 def search(
@@ -160,7 +160,7 @@ class _Lines(NamedTuple):
   """State of greedy search and of sampling; a row is a sequence."""
 
   position: Array
-  memory: decoding.Memory
+  cache: decoding.KVCache
   tokens: Array
   last: Array
   log_probs: Array
@@ -177,7 +177,7 @@ def _one_by_one(model: _Model, method: Method, keys: Array) -> Found:
   )
 
   def step(s: _Lines) -> _Lines:
-    scores, memory = model.log_probs(s.memory, s.last, s.position)
+    scores, cache = model.log_probs(s.cache, s.last, s.position)
     choice = scores
     if method.temperature:
       at = jax.vmap(jax.random.fold_in, (0, None))(own, s.position)
@@ -188,7 +188,7 @@ def _one_by_one(model: _Model, method: Method, keys: Array) -> Found:
     token = jnp.where(s.ended, 0, token)
     return _Lines(
       s.position + 1,
-      memory,
+      cache,
       _put(s.tokens, token, s.position),
       token,
       s.log_probs + jnp.where(s.ended, 0.0, score),
@@ -244,7 +244,7 @@ class _Beams(NamedTuple):
   """
 
   position: Array
-  memory: decoding.Memory
+  cache: decoding.KVCache
   tokens: Array
   log_probs: Array
   done: Array
@@ -269,7 +269,7 @@ def _beam_search(model: _Model, method: Method) -> Found:
 
   def step(s: _Beams) -> _Beams:
     last = jnp.where(s.position > 0, s.tokens[:, :, s.position - 1], 0)
-    scores, memory = model.log_probs(s.memory, last.reshape(-1), s.position)
+    scores, cache = model.log_probs(s.cache, last.reshape(-1), s.position)
     vocab_size = scores.shape[-1]
     scores = scores.reshape(batch, beams, -1) + s.log_probs[..., None]
     # [batch, 2 * beams]
@@ -280,7 +280,7 @@ def _beam_search(model: _Model, method: Method) -> Found:
     ends = (token == t5score.EOS_ID) | (length == most)
 
     going, place = _top_k(jnp.where(ends, sums + _NEVER, sums), beams)
-    memory = decoding.reorder(memory, model.config, _pick(origin, place))
+    cache = decoding.reorder(cache, model.config, _pick(origin, place))
 
     divisor = length.astype(jnp.float32) ** method.length_penalty
     enters = ends & (jnp.arange(2 * beams) < beams) & s.open[:, None]
@@ -297,7 +297,7 @@ def _beam_search(model: _Model, method: Method) -> Found:
     worst = jnp.where(jnp.all(filled, axis=1), done_scores[:, -1], _NEVER)
     return _Beams(
       length,
-      memory,
+      cache,
       _pick(tokens, place),
       going,
       done,

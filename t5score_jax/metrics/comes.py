@@ -243,7 +243,7 @@ def _notes(found: embedding.TextVectors) -> tuple[str, ...]:
 def _estimate(config, params, hypothesis, source, reference=None):
   # Products in less than float32 are what accelerators do unless told.
   with jax.default_matmul_precision('float32'):
-    return heads.estimate(params, config, hypothesis, source, reference)
+    return heads.predict(params, config, hypothesis, source, reference)
 
 
 def load(

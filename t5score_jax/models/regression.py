@@ -115,7 +115,7 @@ class CrossEncoderModel(Regressor):
     return super().loss_fn(params, {**batch, 'ratings': ratings}, rng)
 
 
-class EstimatorModel(Regressor):
+class RegressorModel(Regressor):
   """COMET's and COMES's estimator (COMES, section 3), encoder included.
 
   Batch keys: 'hypothesis_tokens', 'source_tokens' and, where the estimator
@@ -125,7 +125,7 @@ class EstimatorModel(Regressor):
   choose (``inputs/documents.py``).
   """
 
-  def __init__(self, config: heads.EstimatorConfig):
+  def __init__(self, config: heads.RegressorConfig):
     """Sets up the model.
 
     Args:
@@ -159,7 +159,7 @@ class EstimatorModel(Regressor):
     ]
     hypothesis, source, *rest = vectors
     reference = rest[0] if rest else None
-    return heads.estimate(
+    return heads.predict(
       params, self.config, hypothesis, source, reference, rngs[0]
     )
 
@@ -167,7 +167,7 @@ class EstimatorModel(Regressor):
 class HeadModel(Regressor):
   """The estimator alone, on vectors of an encoder that is frozen.
 
-  What ``EstimatorModel`` learns while its encoder stands still, without running
+  What ``RegressorModel`` learns while its encoder stands still, without running
   the encoder: parameters are 'estimator' and 'mix'.
 
   Batch keys: 'hypothesis_vectors', 'source_vectors' and, where the estimator
@@ -175,7 +175,7 @@ class HeadModel(Regressor):
   ``heads.layer_vectors``; 'ratings' [batch, outputs].
   """
 
-  def __init__(self, config: heads.EstimatorConfig):
+  def __init__(self, config: heads.RegressorConfig):
     """Sets up the model.
 
     Args:
@@ -184,7 +184,7 @@ class HeadModel(Regressor):
     self.config = config
 
   def init(self, rng: Array) -> Params:
-    """See ``Regressor.init``; random numbers are ``EstimatorModel``'s."""
+    """See ``Regressor.init``; random numbers are ``RegressorModel``'s."""
     return _without_encoder(heads.init_params(self.config, rng))
 
   def logical_axes(self) -> Params:
@@ -204,12 +204,12 @@ class HeadModel(Regressor):
     ]
     hypothesis, source, *rest = vectors
     reference = rest[0] if rest else None
-    return heads.estimate(
+    return heads.predict(
       params, self.config, hypothesis, source, reference, rng
     )
 
 
-def _roles(config: heads.EstimatorConfig) -> tuple[str, ...]:
+def _roles(config: heads.RegressorConfig) -> tuple[str, ...]:
   return ROLES if config.reference else ROLES[:2]
 
 

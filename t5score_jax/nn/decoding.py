@@ -20,7 +20,7 @@ Array = jax.Array
 Tree = Any
 
 
-class Memory(NamedTuple):
+class KVCache(NamedTuple):
   """Keys and values by the names of the attention layers.
 
   Attributes:
@@ -37,7 +37,7 @@ class Memory(NamedTuple):
 
 def start(
   params: t5.Params, config: t5.T5Config, encoded: Array, rows: int, most: int
-) -> Memory:
+) -> KVCache:
   """What decoding begins with.
 
   Args:
@@ -70,39 +70,39 @@ def start(
     made = made.reshape(batch, length, -1, *heads)
     made = jnp.moveaxis(made, 2, 0)
     inputs[at] = made if config.scan_layers else made[0]
-  return Memory(unflatten_dict(inputs), unflatten_dict(tokens))
+  return KVCache(unflatten_dict(inputs), unflatten_dict(tokens))
 
 
 def step(
   params: t5.Params,
   config: t5.T5Config,
-  memory: Memory,
+  cache: KVCache,
   encoder_tokens: Array,
   tokens: Array,
   position: Array,
-) -> tuple[Array, Memory]:
+) -> tuple[Array, KVCache]:
   """Decodes one token of each sequence.
 
   Args:
     params: the network's parameters.
     config: its shape.
-    memory: from ``start``, or the step before.
+    cache: from ``start``, or the step before.
     encoder_tokens: int [batch, input_length], to mask its padding.
     tokens: int [batch * k], the decoder's inputs at this position: 0 at the
       first, then the target's tokens.
     position: int scalar, counted from 0, the same for all.
 
   Returns:
-    Logits float32 [batch * k, vocab_size] of the next token, and the memory
+    Logits float32 [batch * k, vocab_size] of the next token, and the cache
     with this token's keys and values.
   """
   axis = 2 if config.scan_layers else 1
   hidden, changed = t5.Transformer(config).apply(
-    {'params': params, 'memory': memory.inputs, 'cache': memory.tokens},
+    {'params': params, 'cross_cache': cache.inputs, 'cache': cache.tokens},
     encoder_tokens,
     tokens,
     position,
-    jax.tree.leaves(memory.tokens)[0].shape[axis],
+    jax.tree.leaves(cache.tokens)[0].shape[axis],
     method='decode_step',
     mutable=['cache'],
   )
@@ -110,20 +110,20 @@ def step(
   logits = jnp.dot(
     cast(Array, hidden), kernel, preferred_element_type=jnp.float32
   )
-  return logits, memory._replace(tokens=changed['cache'])
+  return logits, cache._replace(tokens=changed['cache'])
 
 
-def reorder(memory: Memory, config: t5.T5Config, origin: Array) -> Memory:
+def reorder(cache: KVCache, config: t5.T5Config, origin: Array) -> KVCache:
   """Lets sequences go on from what others of the same input were.
 
   Args:
-    memory: from ``step``.
+    cache: from ``step``.
     config: the network's shape.
     origin: int [batch, k]: sequence j of input b goes on from its sequence
       ``origin[b, j]``.
 
   Returns:
-    The memory, its rows exchanged.
+    The cache, its rows exchanged.
   """
   axis = 1 if config.scan_layers else 0
 
@@ -133,7 +133,7 @@ def reorder(memory: Memory, config: t5.T5Config, origin: Array) -> Memory:
     index = origin.reshape(*[1] * axis, *origin.shape, 1, 1, 1)
     return jnp.take_along_axis(apart, index, axis + 1).reshape(x.shape)
 
-  return memory._replace(tokens=jax.tree.map(one, memory.tokens))
+  return cache._replace(tokens=jax.tree.map(one, cache.tokens))
 
 
 def _mapping(tree: Mapping[str, Any]) -> dict[str, Any]:

@@ -35,7 +35,7 @@ _NORM_EPSILON = 1e-12
 
 
 @dataclasses.dataclass(frozen=True)
-class EstimatorConfig:
+class RegressorConfig:
   """Shape of COMET's estimator with its encoder; JSON-serialisable.
 
   Attributes:
@@ -144,7 +144,7 @@ def pool(states: Array, mask: Array, pooling: str) -> Array:
   return total / jnp.maximum(jnp.sum(mask, axis=-1), 1)[..., None]
 
 
-def _normed(config: EstimatorConfig, states: Array, mask: Array) -> Array:
+def _normed(config: RegressorConfig, states: Array, mask: Array) -> Array:
   """Normalises each layer over a text's tokens and features, if asked for."""
   states = states.astype(jnp.float32)
   if not config.layer_norm:
@@ -158,7 +158,7 @@ def _normed(config: EstimatorConfig, states: Array, mask: Array) -> Array:
 
 
 def mix(
-  params: Params, config: EstimatorConfig, states: Array, mask: Array
+  params: Params, config: RegressorConfig, states: Array, mask: Array
 ) -> Array:
   """Sums hidden states with learned weights.
 
@@ -176,7 +176,7 @@ def mix(
   return params['gamma'] * jnp.einsum('L,Lble->ble', weights, states)
 
 
-def layer_vectors(config: EstimatorConfig, states: Array, mask: Array) -> Array:
+def layer_vectors(config: RegressorConfig, states: Array, mask: Array) -> Array:
   """Pools each layer by itself, before the mix.
 
   Averages and first tokens commute with the mix, so that a frozen encoder's
@@ -201,7 +201,7 @@ def layer_vectors(config: EstimatorConfig, states: Array, mask: Array) -> Array:
 
 
 def mix_vectors(
-  params: Params, config: EstimatorConfig, vectors: Array
+  params: Params, config: RegressorConfig, vectors: Array
 ) -> Array:
   """The vectors that ``embed`` would give, from those of ``layer_vectors``.
 
@@ -222,7 +222,7 @@ def mix_vectors(
 
 def embed(
   params: Params,
-  config: EstimatorConfig,
+  config: RegressorConfig,
   tokens: Array,
   rng: Array | None = None,
 ) -> Array:
@@ -269,7 +269,7 @@ def features(
 
 def feed_forward(
   params: Params,
-  config: EstimatorConfig,
+  config: RegressorConfig,
   x: Array,
   rng: Array | None = None,
 ) -> Array:
@@ -298,9 +298,9 @@ def feed_forward(
   return x
 
 
-def estimate(
+def predict(
   params: Params,
-  config: EstimatorConfig,
+  config: RegressorConfig,
   hypothesis: Array,
   source: Array,
   reference: Array | None = None,
@@ -321,7 +321,7 @@ def estimate(
 
 
 def init_params(
-  config: EstimatorConfig, rng: Array, encoder: Params | None = None
+  config: RegressorConfig, rng: Array, encoder: Params | None = None
 ) -> Params:
   """Random parameters; those of the encoder may be given.
 
@@ -359,9 +359,9 @@ def _linear(rng: Array, inner: int, outer: int) -> dict[str, Array]:
 
 def widen(
   params: Params,
-  config: EstimatorConfig,
+  config: RegressorConfig,
   outputs: Sequence[str],
-) -> tuple[Params, EstimatorConfig]:
+) -> tuple[Params, RegressorConfig]:
   """One output to several (COMES_MT): each begins as a copy of the one.
 
   Args:

@@ -181,7 +181,7 @@ class Attention(nn.Module):
   cross-attention has neither position bias nor causal mask.
 
   For decoding token by token (``nn/decoding.py``), keys and values are kept:
-  those of the inputs in the collection 'memory', which is only read, those of
+  those of the inputs in the collection 'cross_cache', which is only read, those of
   the tokens so far in the collection 'cache', as 'key' and 'value' [rows,
   key_length, heads, head_dim].
   """
@@ -206,7 +206,7 @@ class Attention(nn.Module):
 
     Args:
       inputs_q: [rows * k, query_length, emb_dim].
-      inputs_kv: [rows, key_length, emb_dim]; None: attends to 'memory'.
+      inputs_kv: [rows, key_length, emb_dim]; None: attends to 'cross_cache'.
       bias: float32, broadcast against [rows, heads, query_length, key_length];
         masks are large negative entries of it.
       deterministic: no dropout.
@@ -241,7 +241,7 @@ class Attention(nn.Module):
     def remembered(name: str) -> Array:
       # [rows, key_length, heads, head_dim]
       if inputs_kv is None:
-        return self.get_variable('memory', name)
+        return self.get_variable('cross_cache', name)
       new = project(name, inputs_kv, normal)
       new = new.reshape(*inputs_kv.shape[:2], *heads)
       if position is None:

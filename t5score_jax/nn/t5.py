@@ -243,7 +243,7 @@ class _Stack(nn.Module):
     if c.scan_layers:
       layer = nn.scan(
         layer,
-        variable_axes={'params': 1, 'cache': 0, 'memory': 0},
+        variable_axes={'params': 1, 'cache': 0, 'cross_cache': 0},
         split_rngs={'params': True, 'dropout': True},
         in_axes=nn.broadcast,
         length=depth,

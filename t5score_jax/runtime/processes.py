@@ -36,11 +36,11 @@ __all__ = [
   'Settings',
   'add_arguments',
   'agree',
-  'all_rows',
+  'all_gather',
   'barrier',
   'count',
   'explain_loss',
-  'from_first',
+  'broadcast',
   'index',
   'is_first',
   'leave',
@@ -233,7 +233,7 @@ def barrier(name: str) -> None:
     multihost_utils.sync_global_devices(name)
 
 
-def from_first(value: Any) -> Any:
+def broadcast(value: Any) -> Any:
   """Gives every process what process 0 passes.
 
   Args:
@@ -272,7 +272,7 @@ def on_first(function: Callable[[], Any]) -> None:
     except Exception as caught:  # noqa: BLE001 (raised below)
       error = caught
   if count() > 1:
-    told = from_first(None if error is None else str(error))
+    told = broadcast(None if error is None else str(error))
     if told is not None and error is None:
       raise ProcessError(f'process 0: {told}')
   if error is not None:
@@ -280,11 +280,11 @@ def on_first(function: Callable[[], Any]) -> None:
 
 
 def own_rows(total: int) -> np.ndarray:
-  """Which of `total` rows this process works on, int64; see `all_rows`."""
+  """Which of `total` rows this process works on, int64; see `all_gather`."""
   return np.arange(index(), total, count())
 
 
-def all_rows(values: np.ndarray, total: int) -> np.ndarray:
+def all_gather(values: np.ndarray, total: int) -> np.ndarray:
   """Puts the rows that each process worked on together again.
 
   Args:
@@ -342,7 +342,7 @@ def agree(value: int | str, what: str) -> None:
     return
   if isinstance(value, str):
     value = zlib.crc32(value.encode('utf-8'))
-  told = all_rows(np.asarray([value], np.int64), count())
+  told = all_gather(np.asarray([value], np.int64), count())
   if len(set(told.tolist())) > 1:
     raise ProcessError(f'processes differ in {what}: {told.tolist()}')
 

@@ -207,7 +207,7 @@ def train(
     ):
       report.note(_greeting(folder, start, train_steps, plan))
       meter = Meter(report)
-      evaluations = processes.from_first(_evaluations(report.history))
+      evaluations = processes.broadcast(_evaluations(report.history))
       step, saved, reason = start, start, 'finished'
       if evaluators and _owed(start, train_steps, cadence, evaluations):
         owed = evaluate(evaluators, state)
@@ -257,7 +257,7 @@ def evaluate(
   Every process runs them; the numbers of process 0 are everyone's, so that all
   decide alike.
   """
-  return processes.from_first(
+  return processes.broadcast(
     {
       f'{evaluator.name}/{key}': float(value)
       for evaluator in evaluators

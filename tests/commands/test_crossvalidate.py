@@ -393,12 +393,12 @@ def test_a_model_to_start_from_may_be_an_estimator(tmp_path):
   encoder = encoders.load_encoder(tiny_encoder.make(tmp_path / 'encoder'))
   from t5score_jax.nn import heads
 
-  config = heads.EstimatorConfig(encoder.config, hidden_sizes=(4,))
+  config = heads.RegressorConfig(encoder.config, hidden_sizes=(4,))
   params = heads.init_params(config, jax.random.key(0), encoder.params)
   regressors.save(
     regressors.Estimator(config, params, encoder.tokenizer), tmp_path / 'comet'
   )
-  wanted = heads.EstimatorConfig(
+  wanted = heads.RegressorConfig(
     encoder.config, ('a', 'b'), hidden_sizes=(4,), layer=1
   )
   tables = []

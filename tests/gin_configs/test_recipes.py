@@ -102,7 +102,7 @@ def _init(path):
 
 
 # What only completes other files.
-PARTS = {'estimator.gin'}
+PARTS = {'regressor.gin'}
 
 
 @pytest.mark.parametrize(

@@ -27,7 +27,7 @@ def encoder(tmp_path_factory):
 
 
 def make(encoder, **changes):
-  config = heads.EstimatorConfig(
+  config = heads.RegressorConfig(
     encoder.config, **({'hidden_sizes': (6,)} | changes)
   )
   params = heads.init_params(config, jax.random.key(1), encoder.params)

@@ -47,13 +47,13 @@ def folders(tmp_path_factory):
 
 @pytest.fixture(scope='module')
 def model():
-  config = heads.EstimatorConfig(
+  config = heads.RegressorConfig(
     dataclasses.replace(tiny_encoder.CONFIG, num_layers=1, dropout_rate=0.0),
     outputs=('a', 'b'),
     hidden_sizes=(8,),
     dropout_rate=0.0,
   )
-  return regression.EstimatorModel(config)
+  return regression.RegressorModel(config)
 
 
 @pytest.fixture(scope='module')

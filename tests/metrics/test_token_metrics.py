@@ -147,7 +147,7 @@ def test_signatures_tell_networks_of_the_same_weights_apart(
 
 
 def test_settings_of_a_head_are_signed():
-  config = heads.EstimatorConfig(tiny_encoder.CONFIG)
+  config = heads.RegressorConfig(tiny_encoder.CONFIG)
   encoder = functools.partial(dataclasses.replace, tiny_encoder.CONFIG)
   found = [
     bundles.network_hash(dataclasses.replace(config, **change))

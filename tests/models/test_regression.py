@@ -67,7 +67,7 @@ def _gradient(model, params, batch):
 def test_head_on_vectors_is_the_estimator_on_tokens(changes):
   config = dataclasses.replace(tiny_regressor.CONFIG, **changes)
   params, batch = tiny_regressor.params(config), tiny_regressor.tokens()
-  whole = regression.EstimatorModel(config)
+  whole = regression.RegressorModel(config)
   head = regression.HeadModel(config)
   vectors = tiny_regressor.vectors(params, config, batch)
   expected = _predict(whole, params, batch)
@@ -86,7 +86,7 @@ def test_head_on_vectors_is_the_estimator_on_tokens(changes):
 
 def test_a_head_begins_as_the_estimator_does():
   key = jax.random.key(3)
-  whole = jax.jit(regression.EstimatorModel(tiny_regressor.CONFIG).init)(key)
+  whole = jax.jit(regression.RegressorModel(tiny_regressor.CONFIG).init)(key)
   head = regression.HeadModel(tiny_regressor.CONFIG)
   begun = jax.jit(head.init)(key)
   jax.tree.map(
@@ -104,7 +104,7 @@ def test_loss_is_the_square_error_of_what_was_rated():
     tiny_regressor.params(tiny_regressor.CONFIG),
     tiny_regressor.tokens(),
   )
-  model = regression.EstimatorModel(tiny_regressor.CONFIG)
+  model = regression.RegressorModel(tiny_regressor.CONFIG)
   predicted = _predict(model, params, batch).astype(np.float64)
   error = predicted - batch['ratings']
   loss, aux = _loss(model, params, batch)
@@ -120,7 +120,7 @@ def test_what_was_not_rated_teaches_nothing():
     tiny_regressor.params(tiny_regressor.CONFIG),
     tiny_regressor.tokens(),
   )
-  model = regression.EstimatorModel(tiny_regressor.CONFIG)
+  model = regression.RegressorModel(tiny_regressor.CONFIG)
   batch['ratings'][4:] = np.nan
   others = {k: v.copy() for k, v in batch.items()}
   for role in tiny_regressor.ROLES:
@@ -166,10 +166,10 @@ def test_dropout_needs_a_key_and_depends_on_it():
     tiny_regressor.params(tiny_regressor.CONFIG),
     tiny_regressor.tokens(),
   )
-  model = regression.EstimatorModel(config)
+  model = regression.RegressorModel(config)
   still = _predict(model, params, batch)
   plain = _predict(
-    regression.EstimatorModel(tiny_regressor.CONFIG), params, batch
+    regression.RegressorModel(tiny_regressor.CONFIG), params, batch
   )
   np.testing.assert_array_equal(still, plain)
   one, again, two = (
@@ -204,7 +204,7 @@ def test_a_cross_encoder_takes_ratings_with_and_without_an_axis():
 
 def _train(optimizer, params, steps, model=None, vectors=False):
   """Yields the state after each step."""
-  model = model or regression.EstimatorModel(tiny_regressor.CONFIG)
+  model = model or regression.RegressorModel(tiny_regressor.CONFIG)
   partitioner = partitioning.Partitioner()
   plan = states.plan(model, optimizer, partitioner)
   state = plan.create(jax.tree.map(jnp.array, params))
@@ -284,7 +284,7 @@ def test_layerwise_rates():
   config = dataclasses.replace(
     tiny_regressor.CONFIG, encoder=tiny_encoder.CONFIG
   )
-  model = regression.EstimatorModel(config)
+  model = regression.RegressorModel(config)
   shapes = jax.eval_shape(model.init, jax.random.key(0))
   found = dict(
     bundles.flatten_names(optimizers.learning_rate_multipliers(shapes, factors))
@@ -338,7 +338,7 @@ def _save(folder, config, encoder_folder, seed=2):
 
 def test_a_new_head_stands_on_the_encoders_weights(encoder_folder):
   found, fresh = _begin(
-    encoder_folder, regression.EstimatorModel(tiny_regressor.CONFIG)
+    encoder_folder, regression.RegressorModel(tiny_regressor.CONFIG)
   )
   encoder = encoders.load_encoder(encoder_folder)
   jax.tree.map(np.testing.assert_array_equal, found['encoder'], encoder.params)
@@ -353,12 +353,12 @@ def test_a_new_head_stands_on_the_encoders_weights(encoder_folder):
   jax.tree.map(np.testing.assert_array_equal, found, fresh)
   with pytest.raises(CheckpointError, match='estimator/layers_0'):
     _begin(
-      encoder_folder, regression.EstimatorModel(tiny_regressor.CONFIG), new=None
+      encoder_folder, regression.RegressorModel(tiny_regressor.CONFIG), new=None
     )
 
 
 @pytest.mark.parametrize(
-  'model', [regression.EstimatorModel, regression.HeadModel]
+  'model', [regression.RegressorModel, regression.HeadModel]
 )
 def test_a_single_output_is_widened(tmp_path, encoder_folder, model):
   config = dataclasses.replace(tiny_regressor.CONFIG, outputs=('score',))
@@ -370,16 +370,16 @@ def test_a_single_output_is_widened(tmp_path, encoder_folder, model):
       expected = np.repeat(expected, 3, axis=-1)
     np.testing.assert_array_equal(value, expected, name)
   # All outputs begin as the one that was there.
-  batch, whole = tiny_regressor.tokens(), regression.EstimatorModel(config)
+  batch, whole = tiny_regressor.tokens(), regression.RegressorModel(config)
   one = _predict(whole, bundles.nest(stored), batch)
-  if model is regression.EstimatorModel:
+  if model is regression.RegressorModel:
     three = _predict(model(tiny_regressor.CONFIG), found, batch)
     np.testing.assert_allclose(three, np.repeat(one, 3, axis=1), atol=1e-6)
 
 
 def test_a_head_and_an_encoder_complete_each_other(tmp_path, encoder_folder):
   stored = _save(tmp_path / 'estimator', tiny_regressor.CONFIG, encoder_folder)
-  model = regression.EstimatorModel(tiny_regressor.CONFIG)
+  model = regression.RegressorModel(tiny_regressor.CONFIG)
   found, _ = _begin([tmp_path / 'estimator', encoder_folder], model, new=None)
   encoder = encoders.load_encoder(encoder_folder)
   jax.tree.map(np.testing.assert_array_equal, found['encoder'], encoder.params)
@@ -391,7 +391,7 @@ def test_several_outputs_are_not_widened(tmp_path, encoder_folder):
   config = dataclasses.replace(tiny_regressor.CONFIG, outputs=('a', 'b'))
   _save(tmp_path / 'two', config, encoder_folder)
   with pytest.raises(CheckpointError, match='estimator/layers_2'):
-    _begin(tmp_path / 'two', regression.EstimatorModel(tiny_regressor.CONFIG))
+    _begin(tmp_path / 'two', regression.RegressorModel(tiny_regressor.CONFIG))
 
 
 # How they are judged.

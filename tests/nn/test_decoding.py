@@ -47,18 +47,18 @@ def _stepwise(params, config, inputs, targets, most):
   encoded = t5.Transformer(config).apply(
     {'params': params}, inputs, method='encode'
   )
-  memory = decoding.start(params, config, encoded, targets.shape[0], most)
+  cache = decoding.start(params, config, encoded, targets.shape[0], most)
   fed = np.zeros((targets.shape[0], 1), np.int32)
   fed = jax.numpy.concatenate([fed, targets[:, :-1]], axis=1)
 
   def one(carry, tokens):
-    memory, position = carry
-    logits, memory = decoding.step(
-      params, config, memory, inputs, tokens, position
+    cache, position = carry
+    logits, cache = decoding.step(
+      params, config, cache, inputs, tokens, position
     )
-    return (memory, position + 1), logits
+    return (cache, position + 1), logits
 
-  _, logits = jax.lax.scan(one, (memory, 0), fed.T)
+  _, logits = jax.lax.scan(one, (cache, 0), fed.T)
   return logits.swapaxes(0, 1)
 
 
@@ -101,13 +101,13 @@ def test_reordered_sequences_go_on_from_others(name):
     encoded = t5.Transformer(config).apply(
       {'params': params}, inputs, method='encode'
     )
-    memory = decoding.start(params, config, encoded, 2, 6)
+    cache = decoding.start(params, config, encoded, 2, 6)
     for position in range(3):
-      _, memory = decoding.step(
-        params, config, memory, inputs, fed[:, position], position
+      _, cache = decoding.step(
+        params, config, cache, inputs, fed[:, position], position
       )
-    memory = decoding.reorder(memory, config, np.asarray([[1, 1]]))
-    return decoding.step(params, config, memory, inputs, fed[:, 3], 3)[0]
+    cache = decoding.reorder(cache, config, np.asarray([[1, 1]]))
+    return decoding.step(params, config, cache, inputs, fed[:, 3], 3)[0]
 
   logits = run(params)
   crossed = fed[[1, 1], :4].copy()

@@ -35,7 +35,7 @@ def encoder(tmp_path_factory):
 
 def make(encoder, **changes):
   settings = {'hidden_sizes': (20, 12), 'layer_transformation': 'sparsemax'}
-  config = heads.EstimatorConfig(encoder.config, **(settings | changes))
+  config = heads.RegressorConfig(encoder.config, **(settings | changes))
   params = heads.init_params(config, jax.random.key(1), encoder.params)
   if config.layer == 'mix':
     params['mix'] = {

@@ -252,13 +252,13 @@ def test_a_farewell_is_no_loss():
 
 def test_helpers_of_one_process():
   value = {'a': [1, 2.5, float('inf')], 'b': None}
-  assert processes.from_first(value) == value
+  assert processes.broadcast(value) == value
   done = []
   processes.on_first(lambda: done.append(1))
   assert done == [1]
   assert processes.own_rows(3).tolist() == [0, 1, 2]
   rows = np.arange(6.0).reshape(3, 2)
-  np.testing.assert_array_equal(processes.all_rows(rows, 3), rows)
+  np.testing.assert_array_equal(processes.all_gather(rows, 3), rows)
   tree = {'a': rows}
   assert processes.local_copy(tree) is tree
   processes.barrier('here')
@@ -274,12 +274,12 @@ port, index = sys.argv[1], int(sys.argv[2])
 processes.start(processes.Settings('127.0.0.1:' + port, 2, index, 60, 30))
 assert (processes.count(), processes.index()) == (2, index)
 assert jax.device_count() == 4
-told = processes.from_first({'x': [index, float('inf'), 'é' * 400]})
+told = processes.broadcast({'x': [index, float('inf'), 'é' * 400]})
 assert told == {'x': [0, float('inf'), 'é' * 400]}, told
 for total in (5, 1):
   rows = processes.own_rows(total)
   values = np.stack([rows * 1.5, rows + 2**40], 1)
-  whole = processes.all_rows(values, total)
+  whole = processes.all_gather(values, total)
   wanted = np.stack([np.arange(total) * 1.5, np.arange(total) + 2.0**40], 1)
   np.testing.assert_array_equal(whole, wanted)
 mesh = jax.make_mesh((4,), ('d',))

@@ -9,7 +9,7 @@ SYSTEMS = {'good': 5.0, 'fair': 3.5, 'poor': 1.5}
 _GIN = """
 from __gin__ import dynamic_registration
 from t5score_jax.nn import bert
-include 'models/estimator.gin'
+include 'models/regressor.gin'
 include 'runs/{run}.gin'
 ENCODER = @bert.BertConfig()
 NUM_LAYERS = {config.num_layers}

@@ -55,7 +55,7 @@ def main(file, partitions):
   batches = [tiny_regressor.tokens(8, seed=n) for n in range(3)]
   vectors = [tiny_regressor.vectors(params, config, b) for b in batches]
   whole = train(
-    regression.EstimatorModel(config),
+    regression.RegressorModel(config),
     params,
     batches,
     partitioner,

@@ -14,7 +14,7 @@ ENCODER = dataclasses.replace(
 )
 
 
-CONFIG = heads.EstimatorConfig(
+CONFIG = heads.RegressorConfig(
   ENCODER, ('a', 'b', 'c'), hidden_sizes=(10, 6), dropout_rate=0.0
 )
 

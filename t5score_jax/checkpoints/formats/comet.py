@@ -153,7 +153,7 @@ def _estimator_config(
   settings: Mapping[str, Any],
   encoder: bert.BertConfig,
   layer_transformation: str | None,
-) -> heads.EstimatorConfig:
+) -> heads.RegressorConfig:
   identifier = settings.get('class_identifier', 'regression_metric')
   if identifier not in _CLASSES:
     raise CheckpointError(
@@ -169,7 +169,7 @@ def _estimator_config(
   final = settings.get('final_activation')
   outputs = settings.get('outputs', ['score'])
   try:
-    return heads.EstimatorConfig(
+    return heads.RegressorConfig(
       encoder=encoder,
       outputs=tuple(outputs),
       reference=_CLASSES[identifier],
@@ -235,7 +235,7 @@ def _encoder_config(
 
 
 def _read_params(
-  config: heads.EstimatorConfig, tensors: Mapping[str, LazyArray], where: str
+  config: heads.RegressorConfig, tensors: Mapping[str, LazyArray], where: str
 ) -> dict[str, Any]:
   readers = {
     name.removeprefix('encoder.model.'): array
@@ -269,7 +269,7 @@ def _read_params(
   return params
 
 
-def head_names(config: heads.EstimatorConfig) -> list[tuple[str, str, bool]]:
+def head_names(config: heads.RegressorConfig) -> list[tuple[str, str, bool]]:
   """(our name, COMET's, whether transposed) of what is not the encoder.
 
   The mix's scalars are one array here and one a layer there.
@@ -335,7 +335,7 @@ def save_comet(model: Estimator, folder: str | os.PathLike[str]) -> None:
     yaml.safe_dump(settings, out)
 
 
-def _settings(config: heads.EstimatorConfig) -> dict[str, Any]:
+def _settings(config: heads.RegressorConfig) -> dict[str, Any]:
   encoder = config.encoder
   traits = (encoder.position_offset, encoder.pad_id, encoder.pre_norm)
   kind = next(
