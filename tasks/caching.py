@@ -14,14 +14,14 @@ from __future__ import annotations
 
 import json
 import os
-import secrets
-import shutil
 from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 import seqio
 import tensorflow as tf
+
+from t5score_jax.data import folders
 
 
 def cache_task(
@@ -60,21 +60,12 @@ def cache_task(
   target = os.path.join(cache_dir, seqio.get_task_dir_from_name(name))
   if os.path.exists(target) and not overwrite:
     raise FileExistsError(f'{target} is there already; use overwrite, or go on')
-  partial = f'{target}.{secrets.token_hex(4)}.part'
-  os.makedirs(partial)
-  try:
+  with folders.new_folder(target) as partial:
     stats = {
-      split: _cache_split(task, split, partial, shards, seed)
+      split: _cache_split(task, split, str(partial), shards, seed)
       for split in task.splits
     }
-    with open(os.path.join(partial, 'COMPLETED'), 'w'):
-      pass
-    if os.path.exists(target):
-      shutil.rmtree(target)
-    os.replace(partial, target)
-  except BaseException:
-    shutil.rmtree(partial, ignore_errors=True)
-    raise
+    (partial / 'COMPLETED').touch()
   return stats
 
 

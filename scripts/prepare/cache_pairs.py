@@ -31,10 +31,9 @@ from typing import Any
 
 import numpy as np
 
-from t5score_jax.checkpoints import folders
 from t5score_jax.checkpoints.formats.huggingface import encoders
 from t5score_jax.commands import _record_files
-from t5score_jax.data import pair_shards, subwords
+from t5score_jax.data import folders, pair_shards, subwords
 from t5score_jax.data import pairs as data_pairs
 from t5score_jax.inputs import datasets
 

@@ -33,9 +33,9 @@ import jax
 import matching_init
 import numpy as np
 
-from t5score_jax.checkpoints import convert, cross_encoders, folders
+from t5score_jax.checkpoints import convert, cross_encoders
 from t5score_jax.checkpoints.formats.huggingface import encoders
-from t5score_jax.data import files, subwords
+from t5score_jax.data import files, folders, subwords
 from t5score_jax.inference import encoding
 from t5score_jax.nn import cross_encoder
 from t5score_jax.nn.bert import BertConfig

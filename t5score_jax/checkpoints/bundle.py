@@ -22,7 +22,7 @@ from typing import Any
 
 import numpy as np
 
-from t5score_jax.checkpoints import folders, layouts, weights
+from t5score_jax.checkpoints import layouts, weights
 from t5score_jax.checkpoints.formats import safetensors_files
 from t5score_jax.checkpoints.weights import (
   CheckpointError,
@@ -30,7 +30,7 @@ from t5score_jax.checkpoints.weights import (
   Options,
   Source,
 )
-from t5score_jax.data import records, vocab
+from t5score_jax.data import folders, records, vocab
 from t5score_jax.nn.t5 import T5Config
 
 FORMAT = 1

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import numpy as np
 
-from t5score_jax.checkpoints import folders, layouts, registry
+from t5score_jax.checkpoints import layouts, registry
 from t5score_jax.checkpoints.formats import safetensors_files
 from t5score_jax.checkpoints.weights import (
   BLOCK_BYTES,
@@ -28,6 +28,7 @@ from t5score_jax.checkpoints.weights import (
   Options,
   Source,
 )
+from t5score_jax.data import folders
 
 #: The formats that hold scanned layers as well.
 SCANNED = ('orbax',)

@@ -80,8 +80,8 @@ def convert(args: argparse.Namespace) -> str:
   """
   from t5score_jax.checkpoints import bundle as bundles
   from t5score_jax.checkpoints import convert as conversion
-  from t5score_jax.checkpoints import folders
   from t5score_jax.checkpoints.weights import CheckpointError
+  from t5score_jax.data import folders
 
   conversion.check_output(args.output)
   if not args.source.exists():

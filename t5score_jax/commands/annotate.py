@@ -7,7 +7,6 @@ lie in a folder is in `data/pair_shards.py`.
 from __future__ import annotations
 
 import argparse
-import contextlib
 import os
 import sys
 import time
@@ -19,7 +18,7 @@ import numpy as np
 
 from t5score_jax.commands import _metric_arguments as metric_arguments
 from t5score_jax.commands import score
-from t5score_jax.data import pair_shards, records
+from t5score_jax.data import pair_shards, records, runs
 from t5score_jax.data.records import Segment
 from t5score_jax.metrics import base
 
@@ -128,7 +127,6 @@ def _run(args: argparse.Namespace) -> int:
       f'--option idf={Path(args.pairs) / "texts.txt.gz"} (or another corpus), '
       'or idf=none'
     )
-  is_new = not os.path.exists(args.output)
   folder = pair_shards.Folder(
     args.output,
     'annotations',
@@ -139,14 +137,7 @@ def _run(args: argparse.Namespace) -> int:
       'pairs': [shard['sha256'] for shard in shards],
     },
   )
-  try:
-    symmetric = _is_symmetric(metric, args.pairs, shards)
-  except BaseException:
-    if is_new:
-      # Nothing is in it yet, unless by another process.
-      with contextlib.suppress(OSError):
-        folder.path.rmdir()
-    raise
+  symmetric = _is_symmetric(metric, args.pairs, shards)
   folder.write_manifest(
     shards=len(shards),
     rows=sum(shard['rows'] for shard in shards),
@@ -177,7 +168,7 @@ def _run(args: argparse.Namespace) -> int:
 def _option_files(options: dict[str, Any]) -> dict[str, str]:
   """The SHA-256 of files that options name: a signature has their names."""
   return {
-    name: pair_shards.digest(value)
+    name: runs.digest(value)
     for name, value in options.items()
     if isinstance(value, str) and os.path.isfile(value)
   }

@@ -7,13 +7,12 @@ Reads the files and writes the folder; which pairs there are is in
 from __future__ import annotations
 
 import argparse
-import contextlib
 import dataclasses
 import itertools
 import json
 import os
-import shutil
 import sys
+import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -23,7 +22,7 @@ import numpy as np
 from t5score_jax.commands import _record_files, _usage
 from t5score_jax.commands._record_files import RecordFile
 from t5score_jax.commands._usage import UsageError
-from t5score_jax.data import files, pair_shards, tables
+from t5score_jax.data import files, pair_shards, runs, tables
 from t5score_jax.data import pairs as data_pairs
 from t5score_jax.data.denoising import Noise
 from t5score_jax.version import __version__
@@ -31,7 +30,6 @@ from t5score_jax.version import __version__
 SUMMARY = 'make pairs of related texts, to distil a metric on'
 
 TEXTS_FILE = 'texts.txt.gz'
-_SPILL = '.sources'
 # The option that pairs of an origin come of.
 _MADE_BY = {
   data_pairs.REFERENCE: 'input',
@@ -242,7 +240,7 @@ class _Inputs:
     """The contents, and how they are read."""
 
     def of(path: str, **more: Any) -> dict[str, Any]:
-      return {**more, 'sha256': pair_shards.digest(path)}
+      return {**more, 'sha256': runs.digest(path)}
 
     return {
       'input': [of(f.path, **f.describe()) for f in self.records],
@@ -338,20 +336,12 @@ def _run(args: argparse.Namespace) -> None:
     'shard_size': args.shard_size,
     'version': __version__,
   }
-  is_new = not os.path.exists(args.output)
   folder = pair_shards.Folder(args.output, 'pairs', identity)
   if folder.is_complete() and (folder.path / TEXTS_FILE).exists():
     if not args.quiet:
       print(f'{args.output}: all shards are there already')
     return
-  try:
-    _make(folder, inputs, recipe, args)
-  except BaseException:
-    if is_new:
-      # Fails, as it should, when there is something in it.
-      with contextlib.suppress(OSError):
-        folder.path.rmdir()
-    raise
+  _make(folder, inputs, recipe, args)
 
 
 def _make(
@@ -365,20 +355,17 @@ def _make(
   The folder says whose it is (its manifest) only from the first shard on: a
   mistake in an input can be corrected without choosing another folder.
   """
-  spill = folder.path / _SPILL
-  shutil.rmtree(spill, ignore_errors=True)
-  spill.mkdir()
-  try:
+  parent = Path(os.path.abspath(folder.path)).parent
+  parent.mkdir(parents=True, exist_ok=True)
+  with tempfile.TemporaryDirectory(prefix='.pairs.', dir=parent) as spill:
     held_out = data_pairs.HeldOut()
     for file in inputs.held_out:
       for segment in file.segments():
         held_out.add(segment)
-    corpus = data_pairs.Corpus(spill, recipe, held_out)
+    corpus = data_pairs.Corpus(Path(spill), recipe, held_out)
     with corpus:
       _fill(corpus, inputs, recipe.seed)
     shards, rows, kept = _write_shards(folder, corpus, args.shard_size)
-  finally:
-    shutil.rmtree(spill, ignore_errors=True)
   counts = dict(corpus.counts)
   if not rows:
     reasons = ', '.join(f'{n} {name}' for name, n in sorted(counts.items()))

@@ -12,7 +12,6 @@ several machines can write into one folder. Not here: what stands in the rows
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import re
@@ -20,28 +19,13 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from t5score_jax.data import files, tables
-from t5score_jax.errors import T5ScoreError
+from t5score_jax.data import files, runs, tables
+from t5score_jax.data.runs import RunError
 
 MANIFEST = 'manifest.json'
 _NAME = re.compile(r'part-([0-9]{5,})\.jsonl\.gz')
-_DIGEST = re.compile(r'[0-9a-f]{64}')
-_BLOCK = 2**20
 
 Row = Mapping[str, str | float]
-
-
-class ShardError(T5ScoreError, ValueError):
-  """A folder of shards is not what it must be; the message says what to do."""
-
-
-def digest(path: str | os.PathLike[str]) -> str:
-  """SHA-256 of a file's bytes, in hexadecimal."""
-  found = hashlib.sha256()
-  with open(path, 'rb') as stream:
-    while block := stream.read(_BLOCK):
-      found.update(block)
-  return found.hexdigest()
 
 
 class Folder:
@@ -54,7 +38,7 @@ class Folder:
       folder with another identity is left alone.
 
   Raises:
-    ShardError: the folder is of another run, or no folder of shards.
+    RunError: the folder is of another run, or no folder of shards.
     OSError: it can't be made.
   """
 
@@ -68,34 +52,10 @@ class Folder:
     self._whole: dict[str, Any] = json.loads(
       json.dumps({'kind': kind, 'identity': dict(identity)})
     )
-    if (self.path / MANIFEST).exists():
-      self._check(_read_json(self.path / MANIFEST))
-    elif self.path.exists() and (
-      not self.path.is_dir()
-      or any(not p.name.startswith('.') for p in self.path.iterdir())
-    ):
-      raise ShardError(
-        f'{self.path}: is there, and has no {MANIFEST}; choose another folder, '
-        'or remove it'
-      )
-    self.path.mkdir(parents=True, exist_ok=True)
-
-  def _check(self, there: dict[str, Any]) -> None:
-    if there.get('kind') != self._whole['kind']:
-      raise ShardError(
-        f'{self.path}: holds {there.get("kind")!r}, not {self._whole["kind"]!r}'
-        '; choose another folder'
-      )
-    ours, theirs = self._whole['identity'], there.get('identity', {})
-    if ours != theirs:
-      wrong = [
-        f'{name} ({_difference(theirs.get(name), ours.get(name))})'
-        for name in dict.fromkeys([*theirs, *ours])
-        if theirs.get(name) != ours.get(name)
-      ]
-      raise ShardError(
-        f'{self.path}: was begun with another {"; ".join(wrong)}. Nothing was '
-        'changed: choose another folder, or remove this one'
+    if (before := runs.read_manifest(self.path, MANIFEST)) is not None:
+      _check_kind(self.path, before, kind)
+      runs.check_identity(
+        self.path, before.get('identity', {}), self._whole['identity']
       )
 
   def write_manifest(self, **more: Any) -> None:
@@ -104,7 +64,8 @@ class Folder:
     Args:
       **more: what is known of the whole, JSON; for example ``shards``.
     """
-    _write_json(self.path / MANIFEST, {**self._whole, **more})
+    self.path.mkdir(parents=True, exist_ok=True)
+    runs.write_json(self.path / MANIFEST, {**self._whole, **more})
 
   def done(self, number: int) -> dict[str, Any] | None:
     """The description of a shard that is complete and intact, else None."""
@@ -112,12 +73,12 @@ class Folder:
     path = self.path / shard_name(number)
     if info is None or not path.is_file():
       return None
-    return info if digest(path) == info.get('sha256') else None
+    return info if runs.digest(path) == info.get('sha256') else None
 
   def is_complete(self) -> bool:
     """Whether the number of shards is known, and all are there and intact."""
     path = self.path / MANIFEST
-    count = _read_json(path).get('shards') if path.exists() else None
+    count = runs.read_json(path).get('shards') if path.exists() else None
     return isinstance(count, int) and all(
       self.done(number) for number in range(count)
     )
@@ -142,13 +103,13 @@ class Folder:
     path = self.path / shard_name(number)
     counted = _Counted(rows)
     tables.write_table(path, counted, 'jsonl')
-    found = {'rows': counted.count, 'sha256': digest(path), **info}
-    _write_json(_info_path(self.path, number), found)
+    found = {'rows': counted.count, 'sha256': runs.digest(path), **info}
+    runs.write_json(_info_path(self.path, number), found)
     return found
 
   def remove_from(self, number: int) -> None:
     """Removes the shards from this one on, left by a run that was cut off."""
-    for path in self.path.iterdir():
+    for path in list(self.path.glob('part-*')):
       match = _NAME.fullmatch(path.name)
       if match and int(match[1]) >= number:
         _info_path(self.path, int(match[1])).unlink(missing_ok=True)
@@ -180,8 +141,8 @@ def _info_path(folder: Path, number: int) -> Path:
 def shard_info(folder: Path, number: int) -> dict[str, Any] | None:
   """A shard's description; None if it has none, or a damaged one."""
   try:
-    found = _read_json(_info_path(folder, number))
-  except (FileNotFoundError, ShardError):
+    found = runs.read_json(_info_path(folder, number))
+  except (FileNotFoundError, RunError):
     return None
   whole = isinstance(found.get('rows'), int) and 'sha256' in found
   return found if whole else None
@@ -191,17 +152,16 @@ def manifest(folder: str | os.PathLike[str], kind: str) -> dict[str, Any]:
   """The manifest of a folder, which must be of this kind.
 
   Raises:
-    ShardError: it isn't.
+    RunError: it isn't.
   """
   path = Path(folder) / MANIFEST
   if not path.is_file():
-    raise ShardError(
+    raise RunError(
       f'{folder}: no folder of {kind}; it has no {MANIFEST}'
       + (' yet: is the run that writes it finished?' * Path(folder).is_dir())
     )
-  found = _read_json(path)
-  if found.get('kind') != kind:
-    raise ShardError(f'{folder}: holds {found.get("kind")!r}, not {kind}')
+  found = runs.read_json(path)
+  _check_kind(Path(folder), found, kind)
   return found
 
 
@@ -209,12 +169,12 @@ def complete(folder: str | os.PathLike[str], kind: str) -> list[dict[str, Any]]:
   """The descriptions of all shards of a folder that is complete.
 
   Raises:
-    ShardError: a shard is missing or damaged.
+    RunError: a shard is missing or damaged.
   """
   path = Path(folder)
   count = manifest(path, kind).get('shards')
   if not isinstance(count, int):
-    raise ShardError(
+    raise RunError(
       f'{folder}: the run that writes it is not finished; give its command '
       'once more'
     )
@@ -222,7 +182,7 @@ def complete(folder: str | os.PathLike[str], kind: str) -> list[dict[str, Any]]:
   for number in range(count):
     info = shard_info(path, number)
     if info is None or not (path / shard_name(number)).is_file():
-      raise ShardError(
+      raise RunError(
         f'{path / shard_name(number)}: is not there yet, or its description '
         f'({_info_path(path, number).name}) is missing or damaged; {count} '
         'shards belong to this folder: give the command that writes it once '
@@ -243,12 +203,12 @@ def read_rows(
     sha256: what its bytes must be; None for anything.
 
   Raises:
-    ShardError: its bytes are others.
+    RunError: its bytes are others.
     RecordError: a line is not an object.
   """
   path = Path(folder) / shard_name(number)
-  if sha256 is not None and digest(path) != sha256:
-    raise ShardError(
+  if sha256 is not None and runs.digest(path) != sha256:
+    raise RunError(
       f'{path}: damaged (its SHA-256 is not the one that was noted); give the '
       'command that writes it once more'
     )
@@ -264,68 +224,8 @@ def _chain(first: str, rest: Iterator[str]) -> Iterator[str]:
   yield from rest
 
 
-def _difference(theirs: Any, ours: Any) -> str:
-  """How two values of an identity differ, in words."""
-  if isinstance(theirs, dict) and isinstance(ours, dict):
-    parts = [
-      _difference(theirs.get(name), ours.get(name))
-      if name == 'sha256'
-      else f'{name}: {_difference(theirs.get(name), ours.get(name))}'
-      for name in dict.fromkeys([*theirs, *ours])
-      if theirs.get(name) != ours.get(name)
-    ]
-    return ', '.join(parts)
-  if _are_files(theirs) and _are_files(ours) and (theirs or ours):
-    if len(theirs) != len(ours):
-      return f'files: {len(theirs)}, now {len(ours)}'
-    return ', '.join(
-      f'{_file_label(number, two)}: {_difference(one, two)}'
-      for number, (one, two) in enumerate(zip(theirs, ours, strict=True), 1)
-      if one != two
+def _check_kind(path: Path, there: Mapping[str, Any], kind: str) -> None:
+  if there.get('kind') != kind:
+    raise RunError(
+      f'{path}: holds {there.get("kind")!r}, not {kind!r}; choose another folder'
     )
-  if _is_digest(theirs) and _is_digest(ours):
-    return 'its contents are others now'
-  return f'{_short(theirs)}, now {_short(ours)}'
-
-
-def _is_digest(value: Any) -> bool:
-  return isinstance(value, str) and bool(_DIGEST.fullmatch(value))
-
-
-def _are_files(value: Any) -> bool:
-  """Whether this is a list of files' digests, or of what else is known."""
-  return isinstance(value, list) and all(
-    _is_digest(one) or (isinstance(one, dict) and 'sha256' in one)
-    for one in value
-  )
-
-
-def _file_label(number: int, described: Any) -> str:
-  name = described.get('file') if isinstance(described, dict) else None
-  return name or f'file {number}'
-
-
-def _short(value: Any) -> str:
-  if value is None:
-    return 'none'
-  text = json.dumps(value, ensure_ascii=False)
-  return text if len(text) <= 200 else f'{text[:200]}...'
-
-
-def _read_json(path: Path) -> dict[str, Any]:
-  try:
-    found = json.loads(path.read_text('utf-8'))
-    if not isinstance(found, dict):
-      raise ValueError('not an object')
-  except ValueError as error:
-    raise ShardError(
-      f'{path}: damaged ({error}); remove its folder, or choose another one, '
-      'and give the command that writes it once more'
-    ) from error
-  return found
-
-
-def _write_json(path: Path, value: Mapping[str, Any]) -> None:
-  with files.write_atomically(path) as out:
-    json.dump(value, out, indent=2, ensure_ascii=False)
-    out.write('\n')

@@ -117,7 +117,7 @@ class CrossValidation:
       quiet: Whether training prints nothing.
 
     Raises:
-      PlanError: The folder belongs to something else.
+      RunError: The folder belongs to something else.
       RecordError: A record lacks what is needed.
       ValueError: The question and the configuration do not fit.
     """
@@ -134,7 +134,7 @@ class CrossValidation:
     # Predictions of either part come from the same models.
     del asked['part']
     identity = {**asked, 'records': fit.digest(self._segments)}
-    plan = fit.Plan(self._work, identity, 'cross-validation')
+    plan = fit.Plan(self._work, identity)
     self._fitting = fit.Fitting(
       configure, question.ratings, plan, say=say, quiet=quiet
     )

@@ -11,10 +11,8 @@ lines, and agreement with people (`evaluation/`).
 from __future__ import annotations
 
 import dataclasses
-import difflib
 import hashlib
 import json
-import shutil
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -25,9 +23,8 @@ import numpy as np
 from t5score_jax.checkpoints import bundle as bundles
 from t5score_jax.checkpoints import regressors, selection
 from t5score_jax.checkpoints.formats import orbax
-from t5score_jax.data import files, instances
+from t5score_jax.data import folders, instances, runs
 from t5score_jax.data.records import Segment
-from t5score_jax.errors import T5ScoreError
 from t5score_jax.fitting import text_cache
 from t5score_jax.fitting.text_cache import Encoding
 from t5score_jax.inference import encoding as encodings
@@ -44,10 +41,6 @@ _PLAN = 'plan.json'
 # whether the whole network is to be tuned.
 Configure = Callable[[Sequence[str], bool], None]
 Say = Callable[[str], None]
-
-
-class PlanError(T5ScoreError, ValueError):
-  """The folder belongs to something else."""
 
 
 class Stopped(Exception):
@@ -91,59 +84,23 @@ class Plan:
   Attributes:
     folder: Where `plan.json` says it.
     identity: What was asked, JSON.
-    what: The undertaking's name, for messages.
   """
 
   folder: Path
   identity: Mapping[str, Any]
-  what: str
 
   def claim(self, configuration: str) -> None:
     """Writes whose the folder is, or checks it.
 
     Raises:
-      PlanError: It belongs to something else.
+      RunError: It belongs to something else.
     """
-    asked = {**self.identity, 'configuration': configuration}
-    path = self.folder / _PLAN
-    if path.is_file():
-      self._compare(_read_plan(path), asked)
-      return
-    if self.folder.is_dir() and any(self.folder.iterdir()):
-      raise PlanError(
-        f'{self.folder}: is not empty, and no {self.what} began there; choose '
-        'another folder'
-      )
-    self.folder.mkdir(parents=True, exist_ok=True)
-    with files.write_atomically(path) as out:
-      json.dump(asked, out, indent=2)
-      out.write('\n')
-
-  def _compare(self, there: Mapping[str, Any], here: Mapping[str, Any]) -> None:
-    for name, value in here.items():
-      before = there.get(name)
-      if before == value:
-        continue
-      said = f'{before!r} there, {value!r} here'
-      if 'records' in name:
-        said = 'the records are others'
-      elif name == 'configuration':
-        lines = difflib.unified_diff(
-          str(before).splitlines(), value.splitlines(), lineterm='', n=0
-        )
-        told = [line for line in lines if line[:2] not in ('--', '++', '@@')]
-        said = 'the configuration is another: ' + '; '.join(told[:4])
-      raise PlanError(
-        f'{self.folder}: belongs to another {self.what} ({name}: {said}); '
-        'choose another --work'
-      )
-
-
-def _read_plan(path: Path) -> dict[str, Any]:
-  try:
-    return dict(json.loads(path.read_text('utf-8')))
-  except (ValueError, TypeError) as error:
-    raise PlanError(f'{path}: damaged ({error}); choose another') from error
+    runs.claim(
+      self.folder,
+      _PLAN,
+      {**self.identity, 'configuration': configuration},
+      'choose another --work',
+    )
 
 
 def digest(segments: Sequence[Segment]) -> str:
@@ -182,7 +139,7 @@ class Fitting:
       quiet: Whether training prints nothing.
 
     Raises:
-      PlanError: The folder belongs to something else.
+      RunError: The folder belongs to something else.
       ValueError: Ratings and configuration do not fit.
       CheckpointError: The encoder's folder is of another shape.
     """
@@ -256,11 +213,8 @@ class Fitting:
       more = _bindings(MODEL_DIR=whole, HEAD=run, TEXTS=made.folder)
       said = self._run(name, whole, [*bindings, *more], True)
       run = whole
-    # The folder appears whole or not at all.
-    new = place / f'.{MODEL}'
-    shutil.rmtree(new, ignore_errors=True)
-    regressors.save(self._assemble(place, run), new)
-    new.rename(place / MODEL)
+    with folders.new_folder(place / MODEL) as new:
+      regressors.save(self._assemble(place, run), new)
     return said
 
   def bindings(self, place: Path, table: Path) -> list[str]:
@@ -397,7 +351,7 @@ def fit(
     quiet: Whether training prints nothing.
 
   Raises:
-    PlanError: The folder belongs to something else.
+    RunError: The folder belongs to something else.
     RecordError: A record lacks what is needed.
     Stopped: By a signal; the next call goes on.
     ValueError: Ratings and configuration do not fit, or a part has none.
@@ -405,7 +359,7 @@ def fit(
   place = Path(work)
   identity: dict[str, Any] = {'ratings': list(ratings)}
   identity |= {f'{part} records': digest(parts[part]) for part in PARTS}
-  plan = Plan(place, identity, 'fit')
+  plan = Plan(place, identity)
   fitting = Fitting(configure, ratings, plan, say=say, quiet=quiet)
   texts = instances.Texts()
   reference = fitting.encoding.config.reference

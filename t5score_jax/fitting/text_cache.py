@@ -22,6 +22,7 @@ from t5score_jax.checkpoints import native, regressors
 from t5score_jax.checkpoints.formats import orbax
 from t5score_jax.checkpoints.formats.huggingface import encoders
 from t5score_jax.checkpoints.weights import CheckpointError
+from t5score_jax.data import runs
 from t5score_jax.data.instances import Texts
 from t5score_jax.inference import embedding, encoding
 from t5score_jax.inputs import datasets
@@ -160,7 +161,7 @@ def table(
     progress: Told how many texts are encoded.
 
   Raises:
-    FileExistsError: The folder holds other texts, or in another form.
+    RunError: The folder holds other texts, or in another form.
   """
   folder = Path(folder)
   identity = {
@@ -232,17 +233,9 @@ def _vectors(
 
 
 def _found(folder: Path, identity: dict[str, Any]) -> Table:
-  info = folder / datasets.INFO_FILE
-  there = json.loads(info.read_text('utf-8')) if info.is_file() else {}
-  if lines := [
-    f'{name} {there.get(name)!r} there, {value!r} here'
-    for name, value in identity.items()
-    if there.get(name) != value
-  ]:
-    raise FileExistsError(
-      f'{folder}: holds other texts, or in another form ({"; ".join(lines)}); '
-      'choose another folder'
-    )
+  there = runs.read_manifest(folder, datasets.INFO_FILE) or {}
+  before = {name: there.get(name) for name in identity}
+  runs.check_identity(folder, before, identity, 'choose another folder')
   return Table(
     folder, there['count'], there['cut'], there['windowed'], there['seconds']
   )

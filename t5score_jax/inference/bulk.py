@@ -22,7 +22,7 @@ import numpy as np
 
 from t5score_jax.checkpoints import bundle as bundles
 from t5score_jax.checkpoints import loading
-from t5score_jax.data import files
+from t5score_jax.data import files, runs
 from t5score_jax.errors import T5ScoreError
 from t5score_jax.inference import balance, generation, scoring, shards
 from t5score_jax.inference.placement import Text
@@ -278,7 +278,7 @@ def run(
     The totals, those of an earlier run included.
 
   Raises:
-    ShardError: what an earlier run left is of another run.
+    RunError: what an earlier run left is of another run.
     ValueError: an argument is out of range.
     OSError: the output can't be written.
   """
@@ -305,7 +305,7 @@ def run(
     balance.agree([digest], 'the inputs')
     if number < len(done):
       if done[number]['digest'] != digest:
-        raise shards.ShardError(parts.changed(totals.examples, len(shard)))
+        raise runs.RunError(parts.changed(totals.examples, len(shard)))
       model.expect(done[number]['shapes'])
       counts = Totals(**done[number]['totals'])
     else:
@@ -326,7 +326,7 @@ def run(
       said(totals.examples)
     number += 1
   if number < len(done):
-    raise shards.ShardError(parts.changed(totals.examples, 0))
+    raise runs.RunError(parts.changed(totals.examples, 0))
   processes.on_first(lambda: parts.merge(number, format))
   return totals
 
@@ -374,7 +374,7 @@ def infer(
   Raises:
     TaskError: no such task or split.
     InferenceError: the model lacks ids of the task's vocabulary.
-    ShardError: see ``run``.
+    RunError: see ``run``.
   """
   from t5score_jax.inputs import task_examples  # TensorFlow: only here.
 

@@ -8,21 +8,15 @@ from __future__ import annotations
 
 import json
 import shutil
-import tempfile
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from t5score_jax.data import files
-from t5score_jax.errors import T5ScoreError
+from t5score_jax.data import files, folders, runs
 
 FORMATS = ('jsonl', 'text')
 
 _RUN_FILE = 'run.json'
-
-
-class ShardError(T5ScoreError, ValueError):
-  """The inputs, the output and what was done before don't go together."""
 
 
 class Parts:
@@ -49,31 +43,22 @@ class Parts:
       restart: Whether to throw it away.
 
     Raises:
-      ShardError: It is of another run, or no run's.
+      RunError: It is of another run, or no run's.
     """
     if self._output == '-':
       return
-    if not self._folder.exists():
+    before = runs.read_manifest(self._folder, _RUN_FILE)
+    if before is None:
       return
-    try:
-      there = json.loads((self._folder / _RUN_FILE).read_text('utf-8'))
-    except (OSError, ValueError):
-      raise ShardError(
-        f'{self._folder}: is there, and not what a run left; remove it, or '
-        'choose another output'
-      ) from None
     if restart or not self._path(0).exists():
       shutil.rmtree(self._folder)
       return
-    wanted = json.loads(json.dumps(self._identity))
-    if there != wanted:
-      names = sorted(
-        n for n in {*there, *wanted} if there.get(n) != wanted.get(n)
-      )
-      raise ShardError(
-        f'{self._folder}: left by a run that differs in {", ".join(names)}; '
-        'give --restart to throw it away, or choose another output'
-      )
+    runs.check_identity(
+      self._folder,
+      before,
+      self._identity,
+      'give --restart to discard it, or choose another output',
+    )
     while self._path(len(self.heads)).exists():
       with files.open_text(self._path(len(self.heads))) as lines:
         self.heads.append(json.loads(next(lines)))
@@ -93,19 +78,10 @@ class Parts:
     if number == 0:
       # Not before there is something to keep: a run that fails at once leaves
       # nothing.
-      self._begin()
+      with folders.new_folder(self._folder) as new:
+        runs.write_json(new / _RUN_FILE, self._identity)
     lines = (json.dumps(row, ensure_ascii=False) for row in [head, *rows])
     files.write_lines(self._path(number), lines)
-
-  def _begin(self) -> None:
-    """Makes the folder, whole or not at all."""
-    new = Path(
-      tempfile.mkdtemp(prefix=f'.{self._folder.name}.', dir=self._folder.parent)
-    )
-    new.chmod(0o755)
-    with files.write_atomically(new / _RUN_FILE) as stream:
-      json.dump(self._identity, stream, indent=2)
-    new.rename(self._folder)
 
   def merge(self, count: int, format: str) -> None:
     """Writes the output, and removes the folder."""

@@ -15,14 +15,13 @@ import functools
 import itertools
 import json
 import os
-import shutil
-import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
 
+from t5score_jax.data import folders
 from t5score_jax.errors import T5ScoreError
 from t5score_jax.inputs import shares
 from t5score_jax.runtime import ranges, tensorflow_settings
@@ -167,16 +166,8 @@ def new_array_folder(
       f'{path}: is there, and is no folder of arrays (it has no {INFO_FILE}); '
       'it is left as it is, choose another name'
     )
-  path.parent.mkdir(parents=True, exist_ok=True)
-  temporary = Path(tempfile.mkdtemp(prefix='.new', dir=path.parent))
-  try:
+  with folders.new_folder(path) as temporary:
     yield temporary
-    temporary.chmod(0o755)
-    if path.exists():
-      shutil.rmtree(path)
-    temporary.rename(path)
-  finally:
-    shutil.rmtree(temporary, ignore_errors=True)
 
 
 class MixtureDataset:

@@ -19,8 +19,6 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import shutil
-import tempfile
 import urllib.parse
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -28,7 +26,7 @@ from typing import Any
 
 import numpy as np
 
-from t5score_jax.data import files, tables
+from t5score_jax.data import files, folders, tables
 from t5score_jax.leaderboard import (
   changes,
   ensemble,
@@ -86,16 +84,8 @@ def new_folder(folder: str | os.PathLike[str]) -> Iterator[Path]:
     raise BoardError(f'{folder} exists already; give another name')
   if not target.parent.is_dir():
     raise BoardError(f'there is no folder {target.parent}; create it first')
-  partial = Path(
-    tempfile.mkdtemp(prefix=f'.{target.name[:100]}.', dir=target.parent)
-  )
-  try:
-    os.chmod(partial, 0o755)
+  with folders.new_folder(target) as partial:
     yield partial
-    os.rename(partial, target)
-  except BaseException:
-    shutil.rmtree(partial, ignore_errors=True)
-    raise
 
 
 def _write(store: Store, folder: Path) -> None:

@@ -12,7 +12,7 @@ import pytest
 
 from t5score_jax import cli
 from t5score_jax.commands import _metric_arguments
-from t5score_jax.data import pair_shards, records
+from t5score_jax.data import pair_shards, records, runs
 from t5score_jax.data.records import Segment
 from t5score_jax.metrics import base, registry
 
@@ -132,7 +132,7 @@ def test_machines_share_the_work(folder, tmp_path, capsys):
   _run(folder, whole)
   _run(folder, out, '--shard', '2/3')
   assert sorted(_bytes(out)) == ['part-00001.jsonl.gz', 'part-00004.jsonl.gz']
-  with pytest.raises(pair_shards.ShardError, match='not there yet'):
+  with pytest.raises(runs.RunError, match='not there yet'):
     pair_shards.complete(out, 'annotations')
   # Another machine, another folder; then the files are put together.
   _run(folder, tmp_path / 'other', '--shard', '3/3')
@@ -153,15 +153,15 @@ def test_another_metric_or_column_or_input_is_refused(folder, tmp_path, capsys):
   capsys.readouterr()
   assert _run(folder, out, '--option', 'beta=1') == 1
   err = capsys.readouterr().err
-  assert 'another signature' in err and 'beta:1' in err
+  assert 'signature: ' in err and 'beta:1' in err
   assert _run(folder, out, model='bleu') == 1
   assert _run(folder, out, '--rating', 'other') == 1
-  assert 'another rating' in capsys.readouterr().err
+  assert 'rating: ' in capsys.readouterr().err
   records.write_records(tmp_path / 'b.jsonl', [Segment('x', references=('y',))])
   other = tmp_path / 'other'
   cli.main(['pairs', '--input', str(tmp_path / 'b.jsonl'), '-o', str(other)])
   assert _run(other, out) == 1
-  assert 'another pairs' in capsys.readouterr().err
+  assert 'pairs: 6 files' in capsys.readouterr().err
   assert _bytes(out) == before
 
 
@@ -234,7 +234,7 @@ def test_a_file_that_an_option_names_is_part_of_the_identity(
   assert not _run(folder, tmp_path / 'out', *option)
   corpus.write_text('b\n')
   assert _run(folder, tmp_path / 'out', *option) == 1
-  assert 'another option_files' in capsys.readouterr().err
+  assert 'option_files: idf' in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -292,4 +292,4 @@ def test_what_are_no_pairs_is_refused(folder, tmp_path, capsys):
   _run(folder, tmp_path / 'done')
   capsys.readouterr()
   assert _run(tmp_path / 'done', tmp_path / 'out') == 1
-  assert "holds 'annotations', not pairs" in capsys.readouterr().err
+  assert "holds 'annotations'" in capsys.readouterr().err

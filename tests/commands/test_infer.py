@@ -166,9 +166,9 @@ def broken_off(run, folder, monkeypatch):
 
 def test_another_run_does_not_go_on(run, folder, broken_off):
   told = run(*_score('--shard-size', '5'), code=1).err
-  assert 'differs in shard_size; give --restart' in told
+  assert 'shard_size: ' in told and '--restart' in told
   told = run(*_score(*SHARDS, '--max-length', '9'), code=1).err
-  assert 'differs in max_length' in told and told.count('\n') == 1
+  assert 'max_length: ' in told and told.count('\n') == 1
   told = run(*SHARDS, *SHORT, code=1).err
   assert 'mode' in told
   run(*_score('--shard-size', '5', '--restart'))
@@ -191,7 +191,7 @@ def test_a_folder_of_something_else_is_left_alone(run, folder):
   parts.mkdir()
   (parts / 'mine.txt').write_text('precious')
   for more in ([], ['--restart']):
-    assert 'not what a run left' in run(*_score(*more), code=1).err
+    assert 'has no run.json' in run(*_score(*more), code=1).err
   assert (parts / 'mine.txt').read_text() == 'precious'
 
 

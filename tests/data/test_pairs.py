@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from t5score_jax import cli
-from t5score_jax.data import pair_shards, pairs, records
+from t5score_jax.data import pair_shards, pairs, records, runs
 from t5score_jax.data.records import Segment
 
 WORDS = 'the a cat dog sat ran on over mat hill small green bird'.split()
@@ -329,7 +329,7 @@ def test_a_run_goes_on_where_it_was_cut_off(tmp_path, monkeypatch, capsys):
   assert sorted(p.name for p in out.iterdir() if 'part' in p.name)[-1] == (
     'part-00002.jsonl.gz'
   )
-  with pytest.raises(pair_shards.ShardError, match='not finished'):
+  with pytest.raises(runs.RunError, match='not finished'):
     pair_shards.complete(out, 'pairs')
   written = []
 
@@ -361,12 +361,10 @@ def test_another_run_leaves_the_folder_alone(tmp_path, capsys):
   _run(*command)
   before = _bytes(tmp_path / 'out')
   assert _run(*command, '--per-source', 2) == 1
-  assert 'another recipe (per_source: 10, now 2)' in capsys.readouterr().err
+  assert 'recipe: per_source: 10' in capsys.readouterr().err
   _write(tmp_path / 'in.tsv', seed=9)
   assert _run(*command) == 1
-  assert (
-    'another input (in.tsv: its contents are others' in capsys.readouterr().err
-  )
+  assert 'input: in.tsv: the contents' in capsys.readouterr().err
   assert _bytes(tmp_path / 'out') == before
   (tmp_path / 'mine').mkdir()
   (tmp_path / 'mine' / 'x').write_text('')
@@ -467,10 +465,12 @@ def test_a_mistake_in_an_input_can_be_corrected(tmp_path, capsys):
   lines.write_text(f'{_long()} more\n')
   assert _run(*command) == 1
   err = capsys.readouterr().err
-  assert 'another denoise (file 1: its contents are others now)' in err
+  assert 'denoise: file 1: the contents' in err
   assert _run(*command[:-2], '--held-out', tmp_path / 'in.tsv') == 1
   err = capsys.readouterr().err
-  assert 'another held_out (files: 0, now 1); denoise (files: 1, now 0)' in err
+  assert (
+    'held_out: 0 files before, 1 now; denoise: 1 files before, 0 now' in err
+  )
 
 
 def test_where_and_columns_choose_rows(tmp_path):
