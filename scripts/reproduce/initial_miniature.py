@@ -360,7 +360,7 @@ def run(args: argparse.Namespace) -> str:
   else:
     config, params = matching(args, bundle, pieces, texts)
   settings = {'name': output.resolve().name, 'max_length': length}
-  model = cross_encoders.Miniature(
+  model = cross_encoders.CrossEncoder(
     config, jax.device_get(params), tokenizer, settings
   )
   with folders.new_folder(output) as temporary:

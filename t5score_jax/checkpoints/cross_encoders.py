@@ -42,7 +42,7 @@ _HEAD = {
 
 
 @dataclasses.dataclass(frozen=True)
-class Miniature:
+class CrossEncoder:
   """A cross-encoder that can score.
 
   Attributes:
@@ -59,12 +59,12 @@ class Miniature:
   settings: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
 
-def is_miniature(path: str | os.PathLike[str]) -> bool:
+def is_cross_encoder(path: str | os.PathLike[str]) -> bool:
   """Whether ``path`` is a folder with a regressor on a BERT encoder."""
-  return kinds.described(path) == kinds.MINIATURE
+  return kinds.described(path) == kinds.CROSS_ENCODER
 
 
-def load(folder: str | os.PathLike[str]) -> Miniature:
+def load(folder: str | os.PathLike[str]) -> CrossEncoder:
   """Loads a miniature, ours or a published one.
 
   Raises:
@@ -92,7 +92,7 @@ def load(folder: str | os.PathLike[str]) -> Miniature:
   labels = params['output']['bias'].shape[0]
   if labels != 1:
     raise EncoderError(f'{path}: {labels} labels; a score is one')
-  return Miniature(config, params, tokenizer, settings)
+  return CrossEncoder(config, params, tokenizer, settings)
 
 
 def read_description(
@@ -104,7 +104,7 @@ def read_description(
     EncoderError: not such a folder, or a damaged one.
   """
   path = Path(folder)
-  if not is_miniature(path):
+  if not is_cross_encoder(path):
     raise EncoderError(
       f'{path}: not a BertForSequenceClassification, by its config.json'
     )
@@ -128,7 +128,7 @@ def write_description(
 
 
 def save(
-  model: Miniature, folder: str | os.PathLike[str], dtype: str = 'float32'
+  model: CrossEncoder, folder: str | os.PathLike[str], dtype: str = 'float32'
 ) -> None:
   """Writes a folder that ``AutoModelForSequenceClassification`` loads.
 
@@ -164,7 +164,7 @@ def _description(
       f'a miniature on {found["model_type"]} cannot be written; only BERT'
     )
   return found | {
-    'architectures': [kinds.MINIATURE_ARCHITECTURE],
+    'architectures': [kinds.CROSS_ENCODER_ARCHITECTURE],
     'num_labels': 1,
     'id2label': {'0': 'LABEL_0'},
     'label2id': {'LABEL_0': 0},

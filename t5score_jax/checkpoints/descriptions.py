@@ -63,9 +63,9 @@ def read(
   """
   path = Path(folder)
   module: Any = bundle
-  if regressors.is_estimator(path):
+  if regressors.is_regressor(path):
     module = regressors
-  elif cross_encoders.is_miniature(path):
+  elif cross_encoders.is_cross_encoder(path):
     module = cross_encoders
   found: tuple[Any, Any, dict[str, Any]] = module.read_description(path)
   return found

@@ -17,20 +17,20 @@ from typing import Any
 #: A T5 network in this library's description (``checkpoints/bundle.py``).
 BUNDLE = 'bundle'
 #: COMET's or COMES's regressor (``checkpoints/regressors.py``).
-ESTIMATOR = 'estimator'
+REGRESSOR = 'estimator'
 #: Unbabel's own layout of it (``checkpoints/formats/comet.py``).
 COMET = 'comet'
 #: FrugalScore's cross-encoder (``checkpoints/cross_encoders.py``).
-MINIATURE = 'miniature'
+CROSS_ENCODER = 'miniature'
 #: An encoder of the BERT family (``checkpoints/formats/huggingface/encoders.py``).
 ENCODER = 'encoder'
 
 #: Each in words.
 WORDS = {
   BUNDLE: 'a T5 model',
-  ESTIMATOR: 'a regressor (COMES, COMET)',
+  REGRESSOR: 'a regressor (COMES, COMET)',
   COMET: 'a COMET checkpoint',
-  MINIATURE: 'a FrugalScore miniature',
+  CROSS_ENCODER: 'a FrugalScore miniature',
   ENCODER: 'an encoder',
 }
 
@@ -43,7 +43,7 @@ ENCODER_TYPES = (
   'xlm-roberta-xl',
 )
 #: The architecture of a miniature.
-MINIATURE_ARCHITECTURE = 'BertForSequenceClassification'
+CROSS_ENCODER_ARCHITECTURE = 'BertForSequenceClassification'
 
 _CONFIG_FILE = 'config.json'
 _COMET_FILE = 'hparams.yaml'
@@ -100,10 +100,10 @@ def _description(folder: Path) -> dict[str, Any]:
 
 
 def _of_description(found: dict[str, Any]) -> str:
-  if found.get('kind') == ESTIMATOR:
-    return ESTIMATOR
-  if found.get('architectures') == [MINIATURE_ARCHITECTURE]:
-    return MINIATURE
+  if found.get('kind') == REGRESSOR:
+    return REGRESSOR
+  if found.get('architectures') == [CROSS_ENCODER_ARCHITECTURE]:
+    return CROSS_ENCODER
   if found.get('model_type') in ENCODER_TYPES:
     return ENCODER
   own = found and not {'kind', 'model_type'} & set(found)

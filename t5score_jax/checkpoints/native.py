@@ -330,11 +330,11 @@ def _open_initial(
 ) -> Mapping[str, LazyArray]:
   """Opens the parameters of any network, in the layout that is wanted."""
   if not orbax.detect(folder):
-    if regressors.is_estimator(folder):
+    if regressors.is_regressor(folder):
       biases = [n for n in wanted if re.fullmatch(r'estimator/.*/bias', n)]
       last = wanted[max(biases)].shape[-1] if biases else None
       return regressors.open_weights(folder, last)
-    if cross_encoders.is_miniature(folder):
+    if cross_encoders.is_cross_encoder(folder):
       return _in_memory(cross_encoders.load(folder).params)
     if encoders.is_encoder(folder):
       return _in_memory({'encoder': encoders.load_encoder(folder).params})
@@ -406,7 +406,7 @@ def load_for_scoring(path: str | os.PathLike[str]) -> bundles.Bundle:
 
 def load_regressor(
   path: str | os.PathLike[str],
-) -> regressors.Estimator | cross_encoders.Miniature:
+) -> regressors.Regressor | cross_encoders.CrossEncoder:
   """Loads an estimator or a miniature from wherever it lies.
 
   Args:
@@ -421,8 +421,10 @@ def load_regressor(
   if not folder.is_dir():
     raise FileNotFoundError(f'no model {str(path)!r}: there is no such folder')
   if not orbax.detect(folder):
-    kind = regressors if regressors.is_estimator(folder) else cross_encoders
-    loaded: regressors.Estimator | cross_encoders.Miniature = kind.load(folder)
+    kind = regressors if regressors.is_regressor(folder) else cross_encoders
+    loaded: regressors.Regressor | cross_encoders.CrossEncoder = kind.load(
+      folder
+    )
     return loaded
   checkpoint = selection.find_checkpoint(folder)
   config, tokenizer, settings = descriptions.read(checkpoint.parent)
@@ -434,7 +436,7 @@ def load_regressor(
     raise CheckpointError(f'{path}: a run of T5, not of a regressor')
   arrays = {n: np.asarray(a.read(), np.float32) for n, a in stored.items()}
   params = bundles.nest(arrays)
-  return cross_encoders.Miniature(config, params, tokenizer, settings)
+  return cross_encoders.CrossEncoder(config, params, tokenizer, settings)
 
 
 def _check_description(folder: Path, config: Any, vocabulary: Any) -> None:

@@ -29,13 +29,13 @@ from t5score_jax.data.subwords import SubwordTokenizer, load_tokenizer
 from t5score_jax.nn import heads
 
 FORMAT = 1
-KIND = kinds.ESTIMATOR
+KIND = kinds.REGRESSOR
 CONFIG_FILE = 'config.json'
 WEIGHTS_FILE = 'model.safetensors'
 
 
 @dataclasses.dataclass(frozen=True)
-class Estimator:
+class Regressor:
   """A regressor that can score.
 
   Attributes:
@@ -53,13 +53,13 @@ class Estimator:
   settings: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
 
-def is_estimator(path: str | os.PathLike[str]) -> bool:
+def is_regressor(path: str | os.PathLike[str]) -> bool:
   """Whether ``path`` is a folder of this kind."""
-  return kinds.described(path) == kinds.ESTIMATOR
+  return kinds.described(path) == kinds.REGRESSOR
 
 
 def save(
-  model: Estimator, folder: str | os.PathLike[str], dtype: str = 'float32'
+  model: Regressor, folder: str | os.PathLike[str], dtype: str = 'float32'
 ) -> None:
   """Writes a folder; each file appears whole or not at all.
 
@@ -109,7 +109,7 @@ def read_description(
     CheckpointError: not such a folder, or a damaged one.
   """
   path = Path(folder)
-  if not is_estimator(path):
+  if not is_regressor(path):
     raise CheckpointError(f'{path}: not an estimator (kind in {CONFIG_FILE})')
   try:
     found = json.loads((path / CONFIG_FILE).read_text('utf-8'))
@@ -146,7 +146,7 @@ def open_weights(
   return tensors
 
 
-def load(folder: str | os.PathLike[str]) -> Estimator:
+def load(folder: str | os.PathLike[str]) -> Regressor:
   """Loads a folder that ``save`` wrote.
 
   Raises:
@@ -167,7 +167,7 @@ def assemble(
   settings: Mapping[str, Any],
   tensors: Mapping[str, LazyArray],
   where: str,
-) -> Estimator:
+) -> Regressor:
   """Puts a description and weights together.
 
   Raises:
@@ -180,7 +180,7 @@ def assemble(
       for name, array in tensors.items()
     }
   )
-  return Estimator(config, params, tokenizer, settings)
+  return Regressor(config, params, tokenizer, settings)
 
 
 def check_shapes(

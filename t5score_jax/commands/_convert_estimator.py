@@ -14,15 +14,15 @@ from t5score_jax.checkpoints import kinds
 
 # What each kind may be called by --from, and what it can become.
 _SOURCES = {
-  kinds.ESTIMATOR: ('estimator', 'orbax'),
+  kinds.REGRESSOR: ('estimator', 'orbax'),
   kinds.COMET: ('comet',),
-  kinds.MINIATURE: ('hf', 'orbax'),
+  kinds.CROSS_ENCODER: ('hf', 'orbax'),
   kinds.ENCODER: ('hf',),
 }
 _TARGETS = {
-  kinds.ESTIMATOR: ('comet', 'estimator', 'hf'),
+  kinds.REGRESSOR: ('comet', 'estimator', 'hf'),
   kinds.COMET: ('comet', 'estimator', 'hf'),
-  kinds.MINIATURE: ('hf',),
+  kinds.CROSS_ENCODER: ('hf',),
   kinds.ENCODER: ('hf',),
 }
 _OWN = ('comet', 'estimator')
@@ -68,7 +68,7 @@ def _kind(args: argparse.Namespace) -> str:
   found = kinds.of(args.source)
   if found in _SOURCES:
     return found
-  return kinds.COMET if args.source_format == 'comet' else kinds.ESTIMATOR
+  return kinds.COMET if args.source_format == 'comet' else kinds.REGRESSOR
 
 
 def convert(args: argparse.Namespace) -> str:
@@ -121,10 +121,10 @@ def _chosen(model: Any, format: str) -> tuple[str, Any]:
   from t5score_jax.checkpoints import cross_encoders, regressors
   from t5score_jax.checkpoints.formats.huggingface import encoders
 
-  if isinstance(model, cross_encoders.Miniature):
-    return kinds.MINIATURE_ARCHITECTURE, model
+  if isinstance(model, cross_encoders.CrossEncoder):
+    return kinds.CROSS_ENCODER_ARCHITECTURE, model
   head = ''
-  if isinstance(model, regressors.Estimator):
+  if isinstance(model, regressors.Regressor):
     if format != 'hf':
       outputs = ', '.join(model.config.outputs)
       reads = 'with' if model.config.reference else 'without'
@@ -147,7 +147,7 @@ def _save(model: Any, folder: Path, format: str, dtype: str) -> None:
     comet.save_comet(model, folder)
   elif format == 'estimator':
     regressors.save(model, folder, dtype)
-  elif isinstance(model, cross_encoders.Miniature):
+  elif isinstance(model, cross_encoders.CrossEncoder):
     cross_encoders.save(model, folder, dtype)
   else:
     encoders.save_encoder(model, folder, dtype)

@@ -182,7 +182,7 @@ class CrossValidation:
     ]
     return Predictions(data.segments, np.stack(found), None, data.table)
 
-  def model(self, number: int) -> regressors.Estimator:
+  def model(self, number: int) -> regressors.Regressor:
     """The estimator of a fold, trained if need be.
 
     Args:
@@ -228,7 +228,7 @@ class CrossValidation:
     return values
 
   def _predict(
-    self, model: regressors.Estimator, data: _Data, rows: np.ndarray
+    self, model: regressors.Regressor, data: _Data, rows: np.ndarray
   ) -> np.ndarray:
     chosen = data.rows.of_records(rows)
     if self.encoding.form == 'vectors' and not self._fitting.epochs:
@@ -241,7 +241,7 @@ class CrossValidation:
 
   def _embedded(
     self,
-    model: regressors.Estimator,
+    model: regressors.Regressor,
     data: _Data,
     chosen: instances.Instances,
   ) -> np.ndarray:

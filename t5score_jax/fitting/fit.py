@@ -284,7 +284,7 @@ class Fitting:
           mean[n], deviation[n] = rated.mean(), rated.std()
     return mean.astype(np.float32), deviation.astype(np.float32)
 
-  def _assemble(self, place: Path, run: Path) -> regressors.Estimator:
+  def _assemble(self, place: Path, run: Path) -> regressors.Regressor:
     """The best checkpoint of a run as an estimator that scores by itself."""
     stored = orbax.open_weights(selection.find_checkpoint(run))
     params: dict[str, Any] = bundles.nest(
@@ -302,7 +302,7 @@ class Fitting:
     last['kernel'] = last['kernel'] * deviation
     last['bias'] = last['bias'] * deviation + np.float32(scale['mean'])
     settings = self.encoding.settings
-    return regressors.Estimator(config, params, self.start.tokenizer, settings)
+    return regressors.Regressor(config, params, self.start.tokenizer, settings)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -105,7 +105,7 @@ class Table:
     return f'{said}; prepared in {self.seconds:.1f} s'
 
 
-def load_start(wanted: Encoding) -> regressors.Estimator:
+def load_start(wanted: Encoding) -> regressors.Regressor:
   """Loads what a run starts from, as an estimator.
 
   Args:
@@ -121,17 +121,17 @@ def load_start(wanted: Encoding) -> regressors.Estimator:
   """
   folder = Path(wanted.path)
   if folder.is_dir() and (
-    regressors.is_estimator(folder) or orbax.detect(folder)
+    regressors.is_regressor(folder) or orbax.detect(folder)
   ):
     found = native.load_regressor(folder)
-    if not isinstance(found, regressors.Estimator):
+    if not isinstance(found, regressors.Regressor):
       raise CheckpointError(f'{folder}: a miniature, not an estimator')
     start = found
   else:
     bundle = encoders.load_encoder(folder)
     config = dataclasses.replace(wanted.config, encoder=bundle.config)
     params = heads.init_params(config, jax.random.key(0), bundle.params)
-    start = regressors.Estimator(config, params, bundle.tokenizer)
+    start = regressors.Regressor(config, params, bundle.tokenizer)
   ours, theirs = (
     dataclasses.asdict(c.encoder) for c in (wanted.config, start.config)
   )
@@ -148,7 +148,7 @@ def table(
   folder: str | os.PathLike[str],
   texts: Texts,
   wanted: Encoding,
-  start: regressors.Estimator,
+  start: regressors.Regressor,
   progress: encoding.Progress | None = None,
 ) -> Table:
   """Makes a folder of texts, or finds the one that was made before.
@@ -197,7 +197,7 @@ def table(
 
 
 def _tokens(
-  texts: Sequence[str], wanted: Encoding, start: regressors.Estimator
+  texts: Sequence[str], wanted: Encoding, start: regressors.Regressor
 ) -> tuple[dict[str, np.ndarray], int, int]:
   longest = start.config.encoder.max_length
   encoded = start.tokenizer.encode_batch(texts, wanted.max_length or longest)
@@ -213,7 +213,7 @@ def _tokens(
 def _vectors(
   texts: Sequence[str],
   wanted: Encoding,
-  start: regressors.Estimator,
+  start: regressors.Regressor,
   progress: encoding.Progress | None,
 ) -> tuple[dict[str, np.ndarray], int, int]:
   # The mix and its layers are the wanted estimator's; its weights count for

@@ -66,7 +66,7 @@ class TextEmbedder(encoding.RowEncoder):
 
   def __init__(
     self,
-    model: regressors.Estimator,
+    model: regressors.Regressor,
     *,
     windows: bool = False,
     stride: int = 0,

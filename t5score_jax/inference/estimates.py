@@ -36,7 +36,7 @@ def best_reference(values: np.ndarray, record: np.ndarray) -> np.ndarray:
 
 
 def outputs(
-  model: regressors.Estimator,
+  model: regressors.Regressor,
   vectors: np.ndarray,
   chosen: instances.Instances,
 ) -> np.ndarray:
@@ -68,7 +68,7 @@ def _estimate(config, params, hypothesis, source, reference=None):
     return heads.predict(params, config, hypothesis, source, reference)
 
 
-def mixed(model: regressors.Estimator, layers: np.ndarray) -> np.ndarray:
+def mixed(model: regressors.Regressor, layers: np.ndarray) -> np.ndarray:
   """Vectors before the mix to vectors, [T, layers, E] -> [T, E]."""
   found = [
     heads.mix_vectors(model.params, model.config, jnp.asarray(layers[n:stop]))

@@ -250,7 +250,7 @@ def load(
   model: str | os.PathLike[str] | None,
   tokenizer: str | os.PathLike[str] | None = None,
   layer_transformation: str | None = None,
-) -> regressors.Estimator:
+) -> regressors.Regressor:
   """Loads an estimator from its folder or a run's, or a COMET checkpoint.
 
   Raises:
@@ -263,7 +263,7 @@ def load(
       'checkpoint as the model (-m)'
     )
   path = kinds.folder(model)
-  if kinds.of(path) != kinds.ESTIMATOR:
+  if kinds.of(path) != kinds.REGRESSOR:
     return comet.load_comet(
       path, tokenizer, layer_transformation=layer_transformation
     )
@@ -277,5 +277,5 @@ def load(
   from t5score_jax.checkpoints import native
 
   loaded = native.load_regressor(path)
-  assert isinstance(loaded, regressors.Estimator)
+  assert isinstance(loaded, regressors.Regressor)
   return loaded

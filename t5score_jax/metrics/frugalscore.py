@@ -130,7 +130,7 @@ class Metric(base.Metric):
 class PairScorer(encoding.RowEncoder):
   """A cross-encoder on all local devices; options as its base class has."""
 
-  def __init__(self, model: cross_encoders.Miniature, **options: Any):
+  def __init__(self, model: cross_encoders.CrossEncoder, **options: Any):
     super().__init__(
       EncoderBundle(model.config, model.params, model.tokenizer, ''), **options
     )
@@ -168,7 +168,7 @@ class PairScorer(encoding.RowEncoder):
     return values, cut
 
 
-def load(model: str | os.PathLike[str]) -> cross_encoders.Miniature:
+def load(model: str | os.PathLike[str]) -> cross_encoders.CrossEncoder:
   """Loads a miniature by its name, from its folder or from that of a run.
 
   Raises:
@@ -176,11 +176,11 @@ def load(model: str | os.PathLike[str]) -> cross_encoders.Miniature:
     ValueError: it is none, or damaged.
   """
   path = kinds.folder(model)
-  if kinds.of(path) != kinds.MINIATURE or kinds.has_weights(path):
+  if kinds.of(path) != kinds.CROSS_ENCODER or kinds.has_weights(path):
     return cross_encoders.load(path)
   # Orbax takes a second to import.
   from t5score_jax.checkpoints import native
 
   loaded = native.load_regressor(path)
-  assert isinstance(loaded, cross_encoders.Miniature)
+  assert isinstance(loaded, cross_encoders.CrossEncoder)
   return loaded

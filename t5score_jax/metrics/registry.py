@@ -30,18 +30,18 @@ DEFAULT_MODEL = 't5score-tiny'
 
 _T5SCORE = 't5score'
 _METRIC_OF_KIND = {
-  kinds.ESTIMATOR: 'comes',
+  kinds.REGRESSOR: 'comes',
   kinds.COMET: 'comes',
-  kinds.MINIATURE: 'frugalscore',
+  kinds.CROSS_ENCODER: 'frugalscore',
 }
 # Kinds of models by metric; a metric that is not here reads what it likes, and
 # so does each of a folder of no known kind (T5X's, Hugging Face's T5).
 _READS = {
   't5score': (kinds.BUNDLE,),
-  'comes': (kinds.ESTIMATOR, kinds.COMET),
-  'frugalscore': (kinds.MINIATURE,),
-  'bertscore': (kinds.ENCODER, kinds.MINIATURE),
-  'moverscore': (kinds.ENCODER, kinds.MINIATURE),
+  'comes': (kinds.REGRESSOR, kinds.COMET),
+  'frugalscore': (kinds.CROSS_ENCODER,),
+  'bertscore': (kinds.ENCODER, kinds.CROSS_ENCODER),
+  'moverscore': (kinds.ENCODER, kinds.CROSS_ENCODER),
 }
 # Flags of the command line that are called otherwise than their options.
 _FLAGS = {'several': 'reference_rule', 'tokens': 'token_log_probs'}

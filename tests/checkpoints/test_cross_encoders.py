@@ -33,7 +33,7 @@ def make(folder, **changes):
       for name, leaf in params[part].items()
     }
   params = jax.tree.map(np.asarray, params)
-  model = cross_encoders.Miniature(
+  model = cross_encoders.CrossEncoder(
     encoder.config,
     params,
     encoder.tokenizer,
@@ -176,7 +176,7 @@ def test_the_embedded_model_is_the_default(folder, monkeypatch):
     registry.load_metric('frugalscore')
   (folder.parent / 'frugalscore-tiny').symlink_to(folder)
   try:
-    assert kinds.embedded(kinds.MINIATURE) == ['frugalscore-tiny', 'm']
+    assert kinds.embedded(kinds.CROSS_ENCODER) == ['frugalscore-tiny', 'm']
     metric = registry.load_metric('frugalscore')
     assert metric.signature() == t5score_jax.load('m').signature()
     assert t5score_jax.load('frugalscore-tiny').name == 'FrugalScore'

@@ -396,7 +396,7 @@ def test_a_model_to_start_from_may_be_an_estimator(tmp_path):
   config = heads.RegressorConfig(encoder.config, hidden_sizes=(4,))
   params = heads.init_params(config, jax.random.key(0), encoder.params)
   regressors.save(
-    regressors.Estimator(config, params, encoder.tokenizer), tmp_path / 'comet'
+    regressors.Regressor(config, params, encoder.tokenizer), tmp_path / 'comet'
   )
   wanted = heads.RegressorConfig(
     encoder.config, ('a', 'b'), hidden_sizes=(4,), layer=1

@@ -37,7 +37,7 @@ def make(encoder, **changes):
       'gamma': np.array([1.3], np.float32),
     }
   params = jax.tree.map(np.asarray, params)
-  return regressors.Estimator(
+  return regressors.Regressor(
     config, params, encoder.tokenizer, {'name': 'toy'}
   )
 

@@ -66,10 +66,10 @@ def _scores(shown):
 def test_kinds(models, random_bundle, tmp_path):
   want = {
     'encoder': kinds.ENCODER,
-    'estimator': kinds.ESTIMATOR,
+    'estimator': kinds.REGRESSOR,
     'comet': kinds.COMET,
     'comet/model.ckpt': kinds.COMET,
-    'miniature': kinds.MINIATURE,
+    'miniature': kinds.CROSS_ENCODER,
     'absent': '',
   }
   weights = next((models / 'comet').rglob('*.ckpt'))
@@ -80,7 +80,7 @@ def test_kinds(models, random_bundle, tmp_path):
   # A run's checkpoint is of the kind that its MODEL_DIR says.
   (tmp_path / 'checkpoint_5').mkdir()
   assert kinds.of(tmp_path / 'checkpoint_5') == ''
-  for name, kind in (('estimator', kinds.ESTIMATOR), ('encoder', 'encoder')):
+  for name, kind in (('estimator', kinds.REGRESSOR), ('encoder', 'encoder')):
     text = (models / name / 'config.json').read_text()
     (tmp_path / 'config.json').write_text(text)
     assert kinds.of(tmp_path / 'checkpoint_5') == kind

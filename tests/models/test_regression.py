@@ -328,7 +328,7 @@ def _begin(paths, model, new='^(estimator|mix)/'):
 def _save(folder, config, encoder_folder, seed=2):
   encoder = encoders.load_encoder(encoder_folder)
   regressors.save(
-    regressors.Estimator(
+    regressors.Regressor(
       config, tiny_regressor.params(config, seed), encoder.tokenizer
     ),
     folder,

@@ -43,7 +43,7 @@ def make(encoder, **changes):
       'gamma': np.array([1.3], np.float32),
     }
   params = jax.tree.map(np.asarray, params)
-  return regressors.Estimator(
+  return regressors.Regressor(
     config, params, encoder.tokenizer, {'name': 'toy'}
   )
 
@@ -256,7 +256,7 @@ def test_a_tokenizer_with_more_ids_than_rows_is_refused(
   small = dataclasses.replace(model.config.encoder, vocab_size=9)
   config = dataclasses.replace(model.config, encoder=small)
   params = heads.init_params(config, jax.random.key(0))
-  made = regressors.Estimator(config, params, model.tokenizer)
+  made = regressors.Regressor(config, params, model.tokenizer)
   regressors.save(made, tmp_path / 'a')
   comet.save_comet(made, tmp_path / 'c')
   message = 'the tokenizer has .* ids, the embedding only 9 rows'
@@ -390,7 +390,7 @@ def test_the_encoder_alone_goes_to_hugging_face(encoder, tmp_path, capsys):
 def test_embedded_models_are_converted_by_name(tmp_path, monkeypatch, capsys):
   monkeypatch.chdir(tmp_path)
   assert cli.main(['convert', '--to', 'hf', 'frugalscore-tiny', 'out']) == 0
-  assert kinds.of(tmp_path / 'out') == kinds.MINIATURE
+  assert kinds.of(tmp_path / 'out') == kinds.CROSS_ENCODER
   assert 'BertForSequenceClassification' in capsys.readouterr().out
 
 

@@ -59,7 +59,7 @@ def test_import_of_the_published_layout(tmp_path):
   model = transformers.BertForSequenceClassification(config)
   model.save_pretrained(tmp_path / 'published')
   made.tokenizer.save(tmp_path / 'published')
-  assert cross_encoders.is_miniature(tmp_path / 'published')
+  assert cross_encoders.is_cross_encoder(tmp_path / 'published')
   ours = registry.load_metric(
     'frugalscore', model=tmp_path / 'published', max_length=20
   ).score(test_miniatures.HYPOTHESES, test_miniatures.REFERENCES)

@@ -151,7 +151,7 @@ def test_a_miniature_learns_and_scores_from_its_run(work, initial):
   assert len(losses) == 4 and losses[-1] < 0.5, losses
   # The run scores by itself, as does what is saved of it.
   loaded = native.load_regressor(work / 'run')
-  assert isinstance(loaded, cross_encoders.Miniature)
+  assert isinstance(loaded, cross_encoders.CrossEncoder)
   cross_encoders.save(loaded, work / 'final')
   segments = [
     Segment(hypothesis=a, references=(b,))

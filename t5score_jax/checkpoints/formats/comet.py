@@ -22,7 +22,7 @@ import yaml
 from t5score_jax.checkpoints import bundle as bundles
 from t5score_jax.checkpoints.formats.huggingface import encoders
 from t5score_jax.checkpoints.formats.torch import reader, writer
-from t5score_jax.checkpoints.regressors import Estimator, check_shapes
+from t5score_jax.checkpoints.regressors import Regressor, check_shapes
 from t5score_jax.checkpoints.weights import CheckpointError, LazyArray
 from t5score_jax.data import files
 from t5score_jax.data.subwords import SubwordTokenizer, load_tokenizer
@@ -68,7 +68,7 @@ def load_comet(
   tokenizer: str | os.PathLike[str] | None = None,
   num_heads: int | None = None,
   layer_transformation: str | None = None,
-) -> Estimator:
+) -> Regressor:
   """Reads a COMET checkpoint.
 
   Args:
@@ -92,9 +92,9 @@ def load_comet(
   # Before the weights, of which there may be many.
   chosen = _tokenizer(place)
   encoders.check_vocabulary(chosen, encoder, place)
-  config = _estimator_config(settings, encoder, layer_transformation)
+  config = _regressor_config(settings, encoder, layer_transformation)
   params = _read_params(config, tensors, str(weights_path))
-  return Estimator(config, params, chosen, {'name': folder.resolve().name})
+  return Regressor(config, params, chosen, {'name': folder.resolve().name})
 
 
 def _find(path: Path) -> tuple[Path, Path]:
@@ -149,7 +149,7 @@ def _choose(
   return known[value]
 
 
-def _estimator_config(
+def _regressor_config(
   settings: Mapping[str, Any],
   encoder: bert.BertConfig,
   layer_transformation: str | None,
@@ -300,7 +300,7 @@ def _tokenizer(folder: Path) -> SubwordTokenizer:
     ) from error
 
 
-def save_comet(model: Estimator, folder: str | os.PathLike[str]) -> None:
+def save_comet(model: Regressor, folder: str | os.PathLike[str]) -> None:
   """Writes COMET's layout, float32, with the tokenizer's files beside it.
 
   Args:
