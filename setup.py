@@ -31,6 +31,7 @@ _BASE = [
   'flax>=0.10.7',
   'gin-config>=0.5.0',
   'jax>=0.6.2',
+  'msgspec>=0.18',
   'numpy>=1.26',
   'optax>=0.2.5',
   'orbax-checkpoint>=0.11.20',

@@ -291,10 +291,12 @@ def _given(flag: int | None, name: str, otherwise: Callable[[], Any]) -> int:
   Raises:
     ConfigurationError: Gin's is no whole number, or less than 1.
   """
-  from t5score_jax.runtime import ranges
+  from t5score_jax.runtime import validation
 
   value: int = otherwise() if flag is None else flag
-  ranges.check_whole(_gin.ConfigurationError, 1, **{name: value})
+  validation.check(
+    validation.Positive, _gin.ConfigurationError, **{name: value}
+  )
   return value
 
 

@@ -141,10 +141,10 @@ def _check_values() -> None:
   """
   import gin
 
-  from t5score_jax.training import arguments
+  from t5score_jax.training import loop
 
   values = {}
-  for name in arguments.PLAIN:
+  for name in loop.PLAIN_ARGUMENTS:
     # What has no value, or is made by a call, is looked at later.
     with contextlib.suppress(Exception):
       value = gin.query_parameter(f'loop.train.{name}')
@@ -153,8 +153,8 @@ def _check_values() -> None:
       if not isinstance(value, gin.config.ConfigurableReference):
         values[name] = value
   try:
-    arguments.check(values)
-  except arguments.ArgumentError as error:
+    loop.check_arguments(values)
+  except loop.ArgumentError as error:
     raise _gin.ConfigurationError(str(error)) from error
 
 
@@ -164,7 +164,7 @@ def explain(error: Exception) -> tuple[int, str]:
 
   if lost := processes.explain_loss(error):
     return 1, lost
-  if isinstance(error, loop.arguments.ArgumentError):
+  if isinstance(error, loop.ArgumentError):
     return 2, _gin.in_one_line(str(error))
   told = (
     processes.ProcessError,

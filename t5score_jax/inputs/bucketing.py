@@ -24,7 +24,7 @@ from t5score_jax.inputs.datasets import (
   Dataset,
   DatasetError,
 )
-from t5score_jax.runtime import ranges
+from t5score_jax.runtime import validation
 
 # Of buckets, in tokens; close together where most pairs of sentences lie.
 LENGTHS = (24, 32, 40, 48, 56, 64, 80, 96, 128, 192, 256, 384)
@@ -67,7 +67,7 @@ class BucketedDataset:
       )
     if not np.all(np.isfinite(weights)) or weights.min() < 0 or not sum(rates):
       raise DatasetError(f'rates must be 0 or more, not all 0: {list(rates)}')
-    ranges.check_whole(DatasetError, 1, run_length=run_length)
+    validation.check(validation.Positive, DatasetError, run_length=run_length)
     self.rates = weights / weights.sum()
     self._datasets = list(datasets)
     self._seed = seed
@@ -254,9 +254,9 @@ def _buckets(
 
 
 def _check(batch_tokens: int, row_multiple: int) -> None:
-  ranges.check_whole(
+  validation.check(
+    validation.Positive,
     DatasetError,
-    1,
     batch_tokens=batch_tokens,
     row_multiple=row_multiple,
   )

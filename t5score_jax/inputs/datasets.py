@@ -17,14 +17,14 @@ import json
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 
 from t5score_jax.data import folders
 from t5score_jax.errors import T5ScoreError
 from t5score_jax.inputs import shares
-from t5score_jax.runtime import ranges, tensorflow_settings
+from t5score_jax.runtime import tensorflow_settings, validation
 
 Batch = dict[str, np.ndarray]
 
@@ -36,6 +36,7 @@ class DatasetError(T5ScoreError, ValueError):
   """Training data is missing or does not fit; the message says what to do."""
 
 
+@runtime_checkable
 class Dataset(Protocol):
   """What the trunk asks of its data."""
 
@@ -83,7 +84,7 @@ class ArrayDataset:
       DatasetError: No arrays, arrays of different lengths, or a batch size
         that is none.
     """
-    ranges.check_whole(DatasetError, 1, batch_size=batch_size)
+    validation.check(validation.Positive, DatasetError, batch_size=batch_size)
     self.path = Path(path)
     self._arrays = _open_arrays(self.path)
     self.batch_size = batch_size
@@ -195,7 +196,7 @@ class MixtureDataset:
     Raises:
       DatasetError: Numbers or keys that do not fit together.
     """
-    ranges.check_whole(DatasetError, 1, batch_size=batch_size)
+    validation.check(validation.Positive, DatasetError, batch_size=batch_size)
     weights = np.asarray(rates, np.float64)
     if len(weights) != len(datasets) or not len(datasets):
       raise DatasetError(
@@ -298,7 +299,7 @@ class SeqioDataset:
       DatasetError: No such task, split, feature converter or cache, or a batch
         size that is none.
     """
-    ranges.check_whole(DatasetError, 1, batch_size=batch_size)
+    validation.check(validation.Positive, DatasetError, batch_size=batch_size)
     import seqio  # TensorFlow: only where it is used.
 
     tensorflow_settings.keep_off_accelerators()

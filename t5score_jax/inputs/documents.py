@@ -19,7 +19,7 @@ import numpy as np
 
 from t5score_jax.inputs import datasets, shares
 from t5score_jax.inputs import texts as text_arrays
-from t5score_jax.runtime import ranges
+from t5score_jax.runtime import validation
 
 
 def steps(
@@ -38,8 +38,10 @@ def steps(
   Raises:
     datasets.DatasetError: There are no instances.
   """
-  ranges.check_whole(datasets.DatasetError, 1, documents=documents)
-  ranges.check_real(datasets.DatasetError, epochs=epochs)
+  validation.check(
+    validation.Positive, datasets.DatasetError, documents=documents
+  )
+  validation.check(validation.Finite, datasets.DatasetError, epochs=epochs)
   if epochs < 0:
     raise datasets.DatasetError(f'epochs = {epochs}: at least 0')
   file = Path(path) / 'source.npy'
@@ -86,7 +88,9 @@ class DocumentsDataset:
       datasets.DatasetError: Arrays are missing, or name texts that are not
         there.
     """
-    ranges.check_whole(datasets.DatasetError, 1, documents=documents)
+    validation.check(
+      validation.Positive, datasets.DatasetError, documents=documents
+    )
     self._arrays = text_arrays.Instances(path, texts)
     self._documents = documents
     self._seed = seed

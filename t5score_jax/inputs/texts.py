@@ -18,7 +18,7 @@ from pathlib import Path
 import numpy as np
 
 from t5score_jax.inputs import datasets, shares
-from t5score_jax.runtime import ranges
+from t5score_jax.runtime import validation
 
 ROLES = ('hypothesis', 'source', 'reference')
 FORMS = ('tokens', 'vectors')
@@ -42,8 +42,10 @@ def steps(
   Raises:
     datasets.DatasetError: There are no instances, or a number is wrong.
   """
-  ranges.check_whole(datasets.DatasetError, 1, batch_size=batch_size)
-  ranges.check_real(datasets.DatasetError, epochs=epochs)
+  validation.check(
+    validation.Positive, datasets.DatasetError, batch_size=batch_size
+  )
+  validation.check(validation.Finite, datasets.DatasetError, epochs=epochs)
   if epochs < 0:
     raise datasets.DatasetError(f'epochs = {epochs}: at least 0')
   file = Path(path) / 'ratings.npy'

@@ -21,7 +21,7 @@ from typing import Any
 from t5score_jax import metrics
 from t5score_jax.checkpoints import kinds
 from t5score_jax.errors import OptionError, T5ScoreError
-from t5score_jax.runtime import options as option_kinds
+from t5score_jax.runtime import validation
 
 if typing.TYPE_CHECKING:
   from t5score_jax.metrics.base import Metric
@@ -219,7 +219,12 @@ def checked_options(name: str, options: Mapping[str, Any]) -> dict[str, Any]:
         f'metric {name!r} has no option {option!r}.{hint} It has '
         + (', '.join(accepted) if accepted else 'none')
       )
-  found = option_kinds.checked(name, kind, options)
+  found = validation.check_arguments(
+    kind,
+    options,
+    OptionError,
+    lambda option, value: f'option {option}={value} of {name}',
+  )
   check_kind(name, found.get('model'))
   return {**variant, **found}
 

@@ -10,10 +10,12 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import os
+import re
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import gin
 import jax
@@ -23,9 +25,8 @@ from t5score_jax.checkpoints import native
 from t5score_jax.data import records
 from t5score_jax.errors import T5ScoreError
 from t5score_jax.inputs import datasets, prefetch
-from t5score_jax.runtime import processes, ranges
+from t5score_jax.runtime import processes, validation
 from t5score_jax.training import (
-  arguments,
   optimizers,
   partitioning,
   reports,
@@ -33,11 +34,29 @@ from t5score_jax.training import (
 )
 from t5score_jax.training import state as states
 
+#: Arguments of `train` that are numbers or strings. Other configurables may
+#: take the same macros.
+PLAIN_ARGUMENTS = (
+  'model_dir',
+  'train_steps',
+  'random_seed',
+  'microbatches',
+  'keep_checkpoints',
+  'ema_decay',
+)
+
+
+class ArgumentError(T5ScoreError, ValueError):
+  """An argument of `train` has the wrong type or is out of range."""
+
+  exit_code = 2
+
 
 class TrainingError(T5ScoreError, ValueError):
   """A run cannot start or go on; the message says why and what to do."""
 
 
+@runtime_checkable
 class Evaluator(Protocol):
   """Judges parameters during training."""
 
@@ -69,7 +88,7 @@ class Cadence:
     for field in dataclasses.fields(self):
       value = getattr(self, field.name)
       if value is not None or field.name != 'eval_every':
-        ranges.check_whole(ValueError, 1, **{field.name: value})
+        validation.check(validation.Positive, ValueError, **{field.name: value})
 
   @property
   def all(self) -> list[int]:
@@ -97,20 +116,23 @@ class Outcome:
 def train(
   *,
   model: states.Model,
-  model_dir: str,
+  model_dir: validation.Text | os.PathLike[str],
   dataset: datasets.Dataset,
   optimizer: optimizers.Optimizer,
-  train_steps: int,
+  train_steps: validation.NonNegative,
   cadence: Cadence = Cadence(),  # noqa: B008 (frozen)
   partitioner: partitioning.Partitioner = partitioning.Partitioner(),  # noqa: B008
   evaluators: Sequence[Evaluator] = (),
   selection: native.Selection | None = None,
-  initial_checkpoint_path: str | Sequence[str] | None = None,
+  initial_checkpoint_path: str
+  | os.PathLike[str]
+  | Sequence[str | os.PathLike[str]]
+  | None = None,
   new_parameters: str | None = None,
-  random_seed: int = 0,
-  microbatches: int = 1,
-  ema_decay: float | None = None,
-  keep_checkpoints: int = 3,
+  random_seed: validation.NonNegative = 0,
+  microbatches: validation.Positive = 1,
+  ema_decay: validation.Share | None = None,
+  keep_checkpoints: validation.Positive = 3,
   vocabulary: Any = None,
   settings: Mapping[str, Any] | None = None,
   dry_run: bool = False,
@@ -156,7 +178,7 @@ def train(
     ProcessError: Processes that differ in what they train, or do not see the
       same MODEL_DIR.
   """
-  arguments.check(locals())
+  check_arguments(locals())
   plan = states.plan(model, optimizer, partitioner, ema_decay)
   text = describe(plan, partitioner, dataset, microbatches)
   if dry_run:
@@ -247,6 +269,30 @@ def train(
       best = _best_step(selection, evaluations)
       report.note(_farewell(folder, step, best, reason, saved))
   return Outcome(step, best, reason)
+
+
+def check_arguments(arguments: Mapping[str, Any]) -> None:
+  """Checks arguments of `train` against its annotations.
+
+  Args:
+    arguments: Some or all of them by name.
+
+  Raises:
+    ArgumentError: One of them is wrong; the message names its gin macro.
+  """
+  validation.check_arguments(
+    train,
+    arguments,
+    ArgumentError,
+    lambda name, value: f'{name.upper()} = {value}',
+  )
+  try:
+    re.compile(arguments.get('new_parameters') or '')
+  except re.error as error:
+    raise ArgumentError(
+      f'NEW_PARAMETERS = {arguments["new_parameters"]!r}: must be a regular '
+      f'expression: {error}'
+    ) from error
 
 
 def evaluate(
@@ -386,7 +432,7 @@ def _claim(
 
 def _owed(
   start: int,
-  train_steps: int,
+  train_steps: validation.NonNegative,
   cadence: Cadence,
   evaluations: Sequence[tuple[int, Mapping[str, float]]],
 ) -> bool:

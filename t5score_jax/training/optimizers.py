@@ -19,7 +19,7 @@ import jax.numpy as jnp
 import optax
 
 from t5score_jax.errors import T5ScoreError
-from t5score_jax.runtime import ranges
+from t5score_jax.runtime import validation
 from t5score_jax.training import adafactor as adafactor_scaling
 
 PyTree = Any
@@ -110,7 +110,9 @@ def linear(
   _check_schedule(
     learning_rate, total_steps=total_steps, warmup_steps=warmup_steps
   )
-  ranges.check_real(OptimizerError, final_fraction=final_fraction)
+  validation.check(
+    validation.Finite, OptimizerError, final_fraction=final_fraction
+  )
   span = max(total_steps - warmup_steps, 1)
 
   def schedule(step: jax.Array) -> jax.Array:
@@ -137,8 +139,10 @@ def inverse_sqrt(learning_rate: float, warmup_steps: int) -> Schedule:
 
 
 def _check_schedule(learning_rate: float, **steps: int) -> None:
-  ranges.check_real(OptimizerError, learning_rate=learning_rate)
-  ranges.check_whole(OptimizerError, 0, **steps)
+  validation.check(
+    validation.Finite, OptimizerError, learning_rate=learning_rate
+  )
+  validation.check(validation.NonNegative, OptimizerError, **steps)
 
 
 def adamw(
@@ -267,8 +271,12 @@ def layerwise_multipliers(
   Raises:
     OptimizerError: A number is none, or a decay out of range.
   """
-  ranges.check_whole(OptimizerError, 0, num_layers=num_layers)
-  ranges.check_real(OptimizerError, decay=decay, encoder=encoder)
+  validation.check(
+    validation.NonNegative, OptimizerError, num_layers=num_layers
+  )
+  validation.check(
+    validation.Finite, OptimizerError, decay=decay, encoder=encoder
+  )
   if not 0 < decay <= 1:
     raise OptimizerError(f'decay = {decay}: above 0, at most 1')
   start = '^' + re.escape(prefix)
@@ -285,7 +293,9 @@ def share(learning_rate: float, of: float) -> float:
   Raises:
     OptimizerError: A rate is no number, or the other is 0.
   """
-  ranges.check_real(OptimizerError, learning_rate=learning_rate, of=of)
+  validation.check(
+    validation.Finite, OptimizerError, learning_rate=learning_rate, of=of
+  )
   if not of:
     raise OptimizerError('of = 0: nothing is a share of a learning rate of 0')
   return learning_rate / of

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Mapping
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import flax.struct
 import jax
@@ -26,6 +26,7 @@ Batch = Mapping[str, jax.Array]
 Totals = dict[str, tuple[jax.Array, jax.Array]]
 
 
+@runtime_checkable
 class Model(Protocol):
   """What the trunk asks of a model; it never asks which metric it serves."""
 

