@@ -118,7 +118,7 @@ _PACKAGES = setuptools.find_packages(include=['t5score_jax', 't5score_jax.*'])
 setuptools.setup(
   name='t5score-jax',
   version=_version(),
-  description='Learned metrics of generated text in JAX: train, score, evaluate.',
+  description='Learned metrics of generated text in JAX: train and score.',
   long_description=(_ROOT / 'README.md').read_text(encoding='utf-8'),
   long_description_content_type='text/markdown',
   # The papers; where the sources live is the publisher's to add.

@@ -68,7 +68,8 @@ class Options:
     rating: The name of the rating; larger is better.
     min_gap: Pairs count whose ratings differ by more than this. Groups leave
       that to the objective.
-    directions: The directions of the pairs; see `feature_converters.DIRECTIONS`.
+    directions: The directions of the pairs; see
+    `feature_converters.DIRECTIONS`.
     merge_identical: Whether equal hypotheses of a group become one, with the
       mean of their ratings.
     leave_out: Says by a system's name that its hypotheses are not wanted.

@@ -156,14 +156,16 @@ def across_segments(
   """Pairs segments at random, within windows, the better one first.
 
   Args:
-    dataset: Groups of one, as `feature_converters.tokenize_judgments` leaves them.
+    dataset: Groups of one, as `feature_converters.tokenize_judgments` leaves
+    them.
     output_features: The task's.
     sequence_length: The most ids of `inputs` and `targets`; None for any.
     directions: Which directions; each is an example of its own.
     window: How many successive segments are paired with each other.
 
   Returns:
-    Examples as of `feature_converters.pair_examples`, but with two shared texts.
+    Examples as of `feature_converters.pair_examples`, but with two shared
+    texts.
   """
   single = dataset.map(
     lambda example: {

@@ -1,6 +1,7 @@
 r"""Adds BERTScore's F of a sentence encoder to records, as extra ratings.
 
-    python scripts/prepare/annotate_bertscore.py groups.jsonl -o annotated.jsonl \
+    python scripts/prepare/annotate_bertscore.py groups.jsonl \
+        -o annotated.jsonl \
         --encoder sentence-encoder/ --layer 4 --share 0.5
 
 A rating of a translation by one person is noisy; a metric with a large encoder

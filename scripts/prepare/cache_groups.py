@@ -1,6 +1,7 @@
 r"""Makes arrays of groups from records, for training without TensorFlow.
 
-    python scripts/prepare/cache_groups.py groups.jsonl --vocabulary vocabulary.model \
+    python scripts/prepare/cache_groups.py groups.jsonl --vocabulary \
+        vocabulary.model \
         -o arrays --name train --size 4 --lengths 40,72,128
 
 A group is a reference with its hypotheses. Each becomes one example of

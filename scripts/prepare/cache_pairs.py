@@ -4,7 +4,8 @@ r"""Turns annotated or judged pairs into arrays to train FrugalScore on.
     python scripts/prepare/cache_pairs.py annotated/ --tokenizer bert-tiny/ \
         --held-out-share 0.02 --standardise -o arrays/
 
-    python scripts/prepare/cache_pairs.py --input wmt.tsv reference=ref hypothesis=hyp \
+    python scripts/prepare/cache_pairs.py --input wmt.tsv reference=ref \
+        hypothesis=hyp \
         --rating da_z --tokenizer bert-tiny/ -o judged/
 
 The first makes phase 2 of what `t5score annotate` wrote (Kamal Eddine et al.

@@ -8,7 +8,8 @@ From an encoder of the BERT family, such as the teacher's:
   truncated   (--start truncated) its embeddings and first --layers layers, at
               its own width; exactly what the encoder computes up to there.
   matching    (--start matching, for any width) weights that can compare words
-              (`scripts/reproduce/matching_init.py`). How similar words are comes from the
+              (`scripts/reproduce/matching_init.py`). How similar words are
+              comes from the
               encoder: the mean state of each piece over the texts, in layer
               --layer, centred and reduced by principal components.
 

@@ -1,14 +1,15 @@
 r"""Makes the bundle from which `t5score-tiny` begins: copy heads, known words.
 
-    python scripts/reproduce/initial_tiny.py --vocabulary vocabulary.model -o initial \
+    python scripts/reproduce/initial_tiny.py --vocabulary vocabulary.model -o \
+        initial \
         --encoder sentence-encoder/
 
 Weights are random, but for two things. The network can copy before it has
-learned anything (`scripts/reproduce/copy_init.py`). And where a sentence encoder is given (a
-folder that `transformers` reads, of the BERT family), pieces that it finds
-similar begin with similar embeddings: each piece is encoded as a text, the
-means of the encoder's states are centred and reduced by principal components
-to the network's width, and mixed with random embeddings.
+learned anything (`scripts/reproduce/copy_init.py`). And where a sentence
+encoder is given (a folder that `transformers` reads, of the BERT family),
+pieces that it finds similar begin with similar embeddings: each piece is
+encoded as a text, the means of the encoder's states are centred and reduced by
+principal components to the network's width, and mixed with random embeddings.
 """
 
 from __future__ import annotations

@@ -3,7 +3,8 @@ r"""Prints system-level Kendall on SummEval, or REALSumm: COMES beside others.
     python scripts/reproduce/measure_comes.py summeval.jsonl.gz \
         --ratings coherence,consistency,fluency,relevance \
         --encoder all-MiniLM-L6-v2 --joined ours=summeval.comes.jsonl
-    python scripts/reproduce/measure_comes.py realsumm.jsonl.gz --ratings litepyramid \
+    python scripts/reproduce/measure_comes.py realsumm.jsonl.gz --ratings \
+        litepyramid \
         --encoder all-MiniLM-L6-v2
 
 The records are those of scripts/prepare/summeval.py; ratings of one output are

@@ -1,4 +1,4 @@
-"""Loads a T5 model for scoring: by name, from a bundle, a run or a checkpoint."""
+"""Loads a T5 model for scoring, by name or from a folder."""
 
 from __future__ import annotations
 

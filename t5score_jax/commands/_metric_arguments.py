@@ -20,8 +20,8 @@ from t5score_jax.commands import _usage
 from t5score_jax.errors import OptionError
 from t5score_jax.metrics import base, registry
 
-# Those of metrics/t5score.py and inference/placement.py, whose import takes a second; a
-# test compares them.
+# Those of metrics/t5score.py and inference/placement.py, whose import takes a
+# second; a test compares them.
 DIRECTIONS = ('f', 'precision', 'recall', 'source', 'ref_src')
 DTYPES = ('float32', 'bfloat16')
 
@@ -68,7 +68,8 @@ def add_choice(group: Any, required: bool = False) -> None:
   group.add_argument(
     '--metric',
     metavar='METRIC',
-    help=f'one of {", ".join(registry.available_metrics())}, or a variant; -m is '
+    help=f'one of {", ".join(registry.available_metrics())}, or a variant; -m '
+    'is '
     'then its model (default: what -m says)',
   )
   group.add_argument(

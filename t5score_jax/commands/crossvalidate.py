@@ -1,7 +1,7 @@
 """`t5score crossvalidate`: COMES on a corpus, each document by a model apart.
 
-Reads records and gin's configuration, hands both to `fitting/crossvalidation.py`,
-writes the joined predictions and prints a table.
+Reads records and gin's configuration, hands both to
+`fitting/crossvalidation.py`, writes the joined predictions and prints a table.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """`t5score fit`: one estimator, COMET's or COMES's, from rated records.
 
-Reads records and gin's configuration, hands both to `fitting/fit.py`, and says what
-came of it.
+Reads records and gin's configuration, hands both to `fitting/fit.py`, and says
+what came of it.
 """
 
 from __future__ import annotations

@@ -4,8 +4,8 @@ One folder holds what leads to it: arrays of what is learned from and of what
 it is chosen by, the runs of `training.loop.train` (a head on the vectors of a
 frozen encoder, perhaps the whole network after it), and the estimator at last,
 which scores by itself. A run that was stopped goes on there. `t5score fit`
-makes one estimator, `fitting/crossvalidation.py` one a fold. Not here: the command
-lines, and agreement with people (`evaluation/`).
+makes one estimator, `fitting/crossvalidation.py` one a fold. Not here: the
+command lines, and agreement with people (`evaluation/`).
 """
 
 from __future__ import annotations

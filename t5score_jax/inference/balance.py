@@ -2,8 +2,8 @@
 
 Every process sees all of the work, computes the same division, does its own
 part and tells it to the others: nothing is shared but the network, and no file
-but the inputs. How processes start and end is ``runtime/processes.py``; how a training
-batch is divided is no question of cost, and not here.
+but the inputs. How processes start and end is ``runtime/processes.py``; how a
+training batch is divided is no question of cost, and not here.
 """
 
 from __future__ import annotations

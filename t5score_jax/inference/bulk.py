@@ -1,9 +1,10 @@
 """Inference over many inputs: in shards, resumed where it ended, written once.
 
-Two modes: 'predict' writes texts (``inference/generation.py``), 'score' gives the
-log-probability of targets (``inference/scoring.py``). Inputs are read in shards; those
-that are done lie in OUT.parts, and become one output, in order, at the end.
-Many processes each do their share of every shard, and process 0 writes. Not
+Two modes: 'predict' writes texts (``inference/generation.py``), 'score' gives
+the log-probability of targets (``inference/scoring.py``). Inputs are read in
+shards; those that are done lie in OUT.parts, and become one output, in order,
+at the end. Many processes each do their share of every shard, and process 0
+writes. Not
 here: flags (``commands/infer.py``).
 """
 

@@ -1,9 +1,9 @@
 """Hidden states of many texts under one encoder, fast and in order.
 
 Each distinct text is encoded once, the longest first, in batches of few shapes
-(``inference/buckets.py``) on all local devices. Not here: what is made of the states
-(``inference/embedding.py``, ``metrics/bertscore.py`` and its kin), nor T5
-(``inference/scoring.py``).
+(``inference/buckets.py``) on all local devices. Not here: what is made of the
+states (``inference/embedding.py``, ``metrics/bertscore.py`` and its kin), nor
+T5 (``inference/scoring.py``).
 """
 
 from __future__ import annotations

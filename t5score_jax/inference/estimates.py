@@ -1,8 +1,9 @@
 """An estimator's outputs for instances, from the vectors of their texts.
 
 Where texts are many times fewer than instances, they are embedded once and the
-head is applied to rows of numbers. Not here: vectors (`inference/embedding.py`),
-instances (`data/instances.py`), and scores of segments (`metrics/comes.py`).
+head is applied to rows of numbers. Not here: vectors
+(`inference/embedding.py`), instances (`data/instances.py`), and scores of
+segments (`metrics/comes.py`).
 """
 
 from __future__ import annotations

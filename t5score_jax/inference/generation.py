@@ -2,8 +2,8 @@
 
 For pseudo-references, back-translations, and to see what a model has learned.
 Each distinct input is computed once; batches have few shapes, which compile in
-threads beside the computation. How tokens are chosen is ``inference/search.py``; scores
-of given texts are ``inference/scoring.py``.
+threads beside the computation. How tokens are chosen is
+``inference/search.py``; scores of given texts are ``inference/scoring.py``.
 """
 
 from __future__ import annotations

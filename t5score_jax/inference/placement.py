@@ -2,7 +2,8 @@
 
 Weights lie on every device, or in parts over a few of them where one is too
 small; rows of a batch are divided over the copies. Not here: which texts make a
-batch, and what is computed of them (``inference/scoring.py``, ``inference/generation.py``).
+batch, and what is computed of them (``inference/scoring.py``,
+``inference/generation.py``).
 """
 
 from __future__ import annotations

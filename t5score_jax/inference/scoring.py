@@ -3,7 +3,8 @@
 The score of a pair is equation 1 of T5Score (Qin et al. 2022): the mean
 log-probability of the target's tokens, ``</s>`` included, given the input. Each
 distinct input is encoded once, each distinct pair decoded once; batches have
-few shapes (``inference/buckets.py``), which compile in threads beside the computation.
+few shapes (``inference/buckets.py``), which compile in threads beside the
+computation.
 
 Not here: which texts are paired, and what the numbers are called
 (``metrics/t5score.py``).

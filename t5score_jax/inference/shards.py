@@ -1,7 +1,7 @@
 """A long run's output in parts: kept, found again, made one file.
 
-For `inference/bulk.py`, whose runs go on where they broke off. Not here: what is
-computed.
+For `inference/bulk.py`, whose runs go on where they broke off. Not here: what
+is computed.
 """
 
 from __future__ import annotations

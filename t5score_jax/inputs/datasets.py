@@ -101,7 +101,7 @@ class ArrayDataset:
 
   @property
   def info(self) -> dict[str, Any]:
-    """What `scripts/prepare/cache_batches.py` wrote about the data; {} without it."""
+    """Reads what `cache_batches.py` wrote about the data; {} without it."""
     path = self.path / INFO_FILE
     return json.loads(path.read_text('utf-8')) if path.is_file() else {}
 

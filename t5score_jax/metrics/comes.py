@@ -74,8 +74,8 @@ class Metric(base.Metric):
       dtype: of the encoder, 'float32' or 'bfloat16'.
       windows: whether texts longer than that are read whole, in windows whose
         vectors are averaged (pooling by maxima: their maximum), see
-        ``inference/embedding.py``. The paper cuts them. Layers that are normalised
-        before the mix are so by each window's own statistics.
+        ``inference/embedding.py``. The paper cuts them. Layers that are
+        normalised before the mix are so by each window's own statistics.
       stride: tokens that neighbouring windows share at least. Default, of both:
         the model's, else not at all.
       num_partitions: devices over which the weights are divided, for encoders

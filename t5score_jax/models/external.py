@@ -1,11 +1,11 @@
 """The models of ``models/t5score.py`` on a network that returns logits.
 
-``models/t5score.py`` computes log-probabilities from hidden states, block by block.
-Here they come from any Flax module with T5X's calls: ``encode``, ``decode``
-and a ``config``. Losses, scores and metrics are inherited, so that a network
-from elsewhere trains by the same equations. For large vocabularies the logits
-are the largest array of a step: prefer ``models/t5score.py`` where its network will do.
-Not here: T5X itself (``models/t5x.py``).
+``models/t5score.py`` computes log-probabilities from hidden states, block by
+block. Here they come from any Flax module with T5X's calls: ``encode``,
+``decode`` and a ``config``. Losses, scores and metrics are inherited, so that a
+network from elsewhere trains by the same equations. For large vocabularies the
+logits are the largest array of a step: prefer ``models/t5score.py`` where its
+network will do. Not here: T5X itself (``models/t5x.py``).
 """
 
 from __future__ import annotations

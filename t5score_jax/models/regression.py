@@ -1,7 +1,7 @@
 """Encoders that learn a number: COMES's estimator and FrugalScore's miniature.
 
-The counterpart of ``models/t5score.py`` for encoders: a network and the mean square
-error over named batch keys. ``loss_fn`` is what ``training/loop.py``
+The counterpart of ``models/t5score.py`` for encoders: a network and the mean
+square error over named batch keys. ``loss_fn`` is what ``training/loop.py``
 differentiates, ``predict`` is what evaluators compile. Not here: T5,
 optimisers, text.
 """

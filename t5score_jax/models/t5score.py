@@ -1,8 +1,9 @@
 """A network and an objective over named batch keys.
 
 ``loss_fn`` is what ``training/loop.py`` differentiates, ``encode`` and
-``target_log_probs`` are what ``inference/scoring.py`` compiles. Every model works on
-arrays that ``inputs/feature_converters.py`` makes. Not here: optimisers, files, text.
+``target_log_probs`` are what ``inference/scoring.py`` compiles. Every model
+works on arrays that ``inputs/feature_converters.py`` makes. Not here:
+optimisers, files, text.
 
 A loss comes back as a sum and its weight (``aux['weight']``): dividing sums
 over microbatches and devices by summed weights gives the loss of the whole

@@ -1,7 +1,8 @@
 """Models for T5X (`t5x.train`, `t5x.eval`, `t5x.infer`), where it is installed.
 
 T5X trains, restores, partitions and reads data; the losses and scores are
-those of `models/losses.py`, through the same code that this library's own trainer
+those of `models/losses.py`, through the same code that this library's own
+trainer
 uses. Gin files are in `gin_configs/t5x/`; `docs/t5x.md` says how to install
 T5X and what to run. Not for using this library without T5X: nothing else
 imports this module.
@@ -28,7 +29,8 @@ try:
   from t5x import models as t5x_models
 except ImportError as error:
   raise ImportError(
-    f't5score_jax.models.t5x needs T5X ({error}); install it from its repository: '
+    f't5score_jax.models.t5x needs T5X ({error}); install it from its '
+    'repository: '
     'pip install git+https://github.com/google-research/t5x (see docs/t5x.md)'
   ) from error
 
@@ -66,7 +68,8 @@ class T5ScoreT5XModel(t5x_models.EncoderDecoderModel):
   trains on judgments.
 
   Attributes:
-    objective: The model of `models/t5score.py`, or of `models/external.py`, whose loss
+    objective: The model of `models/t5score.py`, or of `models/external.py`,
+    whose loss
       and scores these are.
   """
 
@@ -106,7 +109,8 @@ class T5ScoreT5XModel(t5x_models.EncoderDecoderModel):
       decode_fn: Of `predict_batch`.
       feature_converter_cls: In place of the class's own.
       default_decoder_params: Of `predict_batch`.
-      **settings: Those of the class in `models/t5score.py` that has the subclass's
+      **settings: Those of the class in `models/t5score.py` that has the
+      subclass's
         name, for example `alpha`.
 
     Raises:
@@ -225,7 +229,8 @@ class T5ScoreT5XModel(t5x_models.EncoderDecoderModel):
     if 'ratings' in batch:
       raise ValueError(
         f'{type(self).__name__}: pairs and groups cannot be decoded; set '
-        'feature_converter_cls = @feature_converters.EncDecFeatureConverter and a task '
+        'feature_converter_cls = @feature_converters.EncDecFeatureConverter '
+        'and a task '
         'of texts'
       )
     return super().predict_batch_with_aux(params, batch, *args, **kwargs)

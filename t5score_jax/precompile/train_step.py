@@ -1,8 +1,9 @@
 """Ahead-of-time compilation for a slice that is not there, and what it says.
 
 Compiles the very step that `training/loop.py` takes and the very programs of
-`inference/scoring.py`, and reads off memory, products and collectives. Not here: slices
-and chips (`precompile/topologies.py`), flags (`commands/precompile.py`).
+`inference/scoring.py`, and reads off memory, products and collectives. Not
+here: slices and chips (`precompile/topologies.py`), flags
+(`commands/precompile.py`).
 """
 
 from __future__ import annotations

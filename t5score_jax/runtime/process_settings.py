@@ -1,6 +1,7 @@
 """Who the processes of a run are: flags, environment, and what is wrong there.
 
-Not here: what is done with it (`runtime/processes.py`, which hands these names on).
+Not here: what is done with it (`runtime/processes.py`, which hands these names
+on).
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
 """Processes find each other before JAX starts, and say who is missing.
 
-JAX's own start aborts the program without a word of use when a process does
-not come, comes twice or brings another version. So process 0 first listens on
-the coordinator's port, everyone introduces itself, and when all are there the
-port is handed over. Not here: the start itself (`runtime/processes.py`), and what the
-connections are kept for (`runtime/lifeline.py`).
+JAX's own start aborts the program without a word of use when a process does not
+come, comes twice or brings another version. So process 0 first listens on the
+coordinator's port, everyone introduces itself, and when all are there the port
+is handed over. Not here: the start itself (`runtime/processes.py`), and what
+the connections are kept for (`runtime/lifeline.py`).
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """Numbers that the papers and shared tasks printed, from the raw judgments.
 
-COMET's rows of T5Score's Tables 1 and 7 to 11 are in `evaluation/test_correlation`, as are
-the Billboards'; WMT20's own tau of four metrics is in `evaluation/test_agreement`.
+COMET's rows of T5Score's Tables 1 and 7 to 11 are in
+`evaluation/test_correlation`, as are the Billboards'; WMT20's own tau of four
+metrics is in `evaluation/test_agreement`.
 """
 
 import collections

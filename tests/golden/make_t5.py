@@ -2,9 +2,10 @@
 
     python tests/golden/make_t5.py
 
-Needs the parity extra; ``tests/nn/test_t5_golden.py`` reads the files without it. A
-file holds the network's shape (``config``, JSON), its weights under T5X's names
-as bytes (multiples of ``weight_step``), ``inputs``, ``targets`` and float32
+Needs the parity extra; ``tests/nn/test_t5_golden.py`` reads the files without
+it. A file holds the network's shape (``config``, JSON), its weights under T5X's
+names as bytes (multiples of ``weight_step``), ``inputs``, ``targets`` and
+float32
 outputs: ``log_probs`` of all tokens, ``scores``, and of every ``stride``-th
 position ``encoded`` and ``logits``.
 """

@@ -1,8 +1,8 @@
 """Objectives on networks that return logits equal those of `models/t5score.py`.
 
 The network is this library's own with T5X's calls, its logits whole: what
-`models/t5score.py` computes in blocks is an independent path to the same numbers, and
-`models/test_t5score.py` holds those against NumPy.
+`models/t5score.py` computes in blocks is an independent path to the same
+numbers, and `models/test_t5score.py` holds those against NumPy.
 """
 
 import jax

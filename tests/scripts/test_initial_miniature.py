@@ -1,4 +1,4 @@
-"""`scripts/reproduce/initial_miniature.py`: places, tokenizers and numbers it takes."""
+"""`initial_miniature.py`: the folders, tokenizers and numbers it takes."""
 
 import dataclasses
 import importlib.util

@@ -1,4 +1,4 @@
-"""`scripts/reproduce/probe_comes.py`: its numbers by linear algebra, its errors."""
+"""`probe_comes.py`: its numbers by linear algebra, its errors."""
 
 import json
 import pathlib

@@ -1,4 +1,4 @@
-"""Adafactor on stacked layers; tests/training/test_optimizers.py has its arithmetic."""
+"""Adafactor on stacked layers; `test_optimizers.py` has its arithmetic."""
 
 import jax
 import numpy as np

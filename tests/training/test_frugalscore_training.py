@@ -107,8 +107,8 @@ def test_starts_that_cannot_be_made(work, arguments, message):
     str(work / 'texts.txt') if a == 'TEXTS' else a for a in arguments
   ]
   printed = _script(
-    'reproduce/initial_miniature', work / 'encoder', '-o', work / 'no', *arguments,
-    ok=False,
+    'reproduce/initial_miniature', work / 'encoder', '-o', work / 'no',
+    *arguments, ok=False,
   )  # fmt: skip
   assert message in printed and 'Traceback' not in printed
   assert not (work / 'no').exists()

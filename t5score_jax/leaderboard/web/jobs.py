@@ -2,8 +2,9 @@
 
 A submission becomes a job; one worker at a time takes jobs in order. A worker
 that is killed leaves the board as it was, and its job begins again; what a job
-has stored already is not stored twice. `python -m t5score_jax.leaderboard.web.jobs
-BOARD.db` is the worker. Not here: HTTP (`server`).
+has stored already is not stored twice. `python -m
+t5score_jax.leaderboard.web.jobs BOARD.db` is the worker. Not here: HTTP
+(`server`).
 """
 
 from __future__ import annotations
