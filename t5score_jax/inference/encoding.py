@@ -21,6 +21,7 @@ from t5score_jax.checkpoints.formats.huggingface.encoders import EncoderBundle
 from t5score_jax.data.subwords import Encoded
 from t5score_jax.errors import OptionError
 from t5score_jax.inference import balance, buckets, placement
+from t5score_jax.inference.programs import Programs
 from t5score_jax.nn import bert
 from t5score_jax.runtime import forks, processes
 
@@ -114,7 +115,7 @@ class TextEncoder:
     )
     self._params = self._devices.put(dict(bundle.params), self._logical_axes)
     self._rate = _RATE.get(platform, _ACCELERATOR_RATE)
-    self._programs: dict[tuple[str, int, int], Callable[..., jax.Array]] = {}
+    self._programs: Programs[tuple[str, int, int]] = Programs()
     self._processes = processes.count() if spread else 1
     self._process = processes.index() if spread else 0
 
@@ -200,21 +201,23 @@ class TextEncoder:
       return
     lengths = np.array([len(row) for row in ids])
     order = np.argsort(-lengths, kind='stable')
+    batches = list(self._plan(lengths, order, kind))
+    keys = [(kind, rows, length) for _, rows, length in batches]
     waiting: tuple[np.ndarray, jax.Array] | None = None
-    for chosen, rows, length in self._plan(lengths, order, kind):
-      tokens = np.full((rows, length), self._config.pad_id, np.int32)
-      segments = np.zeros((rows, length), np.int32)
-      for row, index in enumerate(chosen):
-        tokens[row, : lengths[index]] = ids[index]
-        if types is not None:
-          segments[row, : lengths[index]] = types[index]
-      program = self._program(kind, rows, length)
-      result = program(
-        self._params, *jax.device_put((tokens, segments), self._devices.rows)
-      )
-      if waiting is not None:
-        yield self._fetched(kind, *waiting)
-      waiting = chosen, result
+    with self._programs.compiling(self._compile, keys) as programs:
+      for (chosen, rows, length), key in zip(batches, keys, strict=True):
+        tokens = np.full((rows, length), self._config.pad_id, np.int32)
+        segments = np.zeros((rows, length), np.int32)
+        for row, index in enumerate(chosen):
+          tokens[row, : lengths[index]] = ids[index]
+          if types is not None:
+            segments[row, : lengths[index]] = types[index]
+        result = programs[key](
+          self._params, *jax.device_put((tokens, segments), self._devices.rows)
+        )
+        if waiting is not None:
+          yield self._fetched(kind, *waiting)
+        waiting = chosen, result
     if waiting is not None:
       yield self._fetched(kind, *waiting)
 
@@ -272,19 +275,15 @@ class TextEncoder:
     copies = self._devices.copies
     return -(-rows // copies) * copies
 
-  def _program(
-    self, kind: str, rows: int, length: int
-  ) -> Callable[..., jax.Array]:
-    key = kind, rows, length
-    if key not in self._programs:
-      ids = self._devices.ids(rows, length)
-      self._programs[key] = self._devices.compile_in(
-        self.dtype,
-        functools.partial(self._apply, kind),
-        *(self._params, ids, ids),
-        out=self._devices.rows_on(self._row_axis(kind)),
-      )
-    return self._programs[key]
+  def _compile(self, key: tuple[str, int, int]) -> Callable[..., jax.Array]:
+    kind, rows, length = key
+    ids = self._devices.ids(rows, length)
+    return self._devices.compile_in(
+      self.dtype,
+      functools.partial(self._apply, kind),
+      *(self._params, ids, ids),
+      out=self._devices.rows_on(self._row_axis(kind)),
+    )
 
 
 class RowEncoder(TextEncoder):

@@ -9,7 +9,6 @@ threads beside the computation. How tokens are chosen is
 from __future__ import annotations
 
 import collections
-import concurrent.futures
 import dataclasses
 import functools
 import hashlib
@@ -25,6 +24,7 @@ import numpy as np
 from t5score_jax.checkpoints.bundle import Bundle
 from t5score_jax.inference import balance, buckets, placement, search
 from t5score_jax.inference.placement import Placed, Progress, Text
+from t5score_jax.inference.programs import Programs
 from t5score_jax.inference.search import Method
 from t5score_jax.models import t5score
 from t5score_jax.runtime import processes
@@ -121,7 +121,7 @@ class Generator:
     )
     self._processes = processes.count() if spread else 1
     self._process = processes.index() if spread else 0
-    self._programs: dict[tuple[int, int], Callable[..., Any]] = {}
+    self.programs: Programs[tuple[int, int]] = Programs()
     self._lock = threading.Lock()
 
   @property
@@ -188,27 +188,13 @@ class Generator:
   ) -> Iterator[tuple[np.ndarray, search.Found]]:
     """Yields places of inputs and what was found for them, in any order."""
     batches = list(self._plan(np.asarray([len(ids) for ids in inputs], int)))
-    shapes = dict.fromkeys(shape for _, shape in batches)
     waiting: collections.deque = collections.deque()
-    with concurrent.futures.ThreadPoolExecutor(
-      max_workers=min(4, placement.cores()),
-      thread_name_prefix='t5score-compile',
-    ) as executor:
-      try:
-        futures = {
-          shape: executor.submit(self._compile, shape)
-          for shape in shapes
-          if shape not in self._programs
-        }
-        for chosen, shape in batches:
-          if shape not in self._programs:
-            self._programs[shape] = futures[shape].result()
-          waiting.append((chosen, self._start(inputs, chosen, shape)))
-          if len(waiting) > _IN_FLIGHT:
-            yield _fetched(*waiting.popleft())
-      finally:
-        # Only after an error is anything left: Ctrl-C should not wait for it.
-        executor.shutdown(wait=False, cancel_futures=True)
+    shapes = [shape for _, shape in batches]
+    with self.programs.compiling(self._compile, shapes) as programs:
+      for chosen, shape in batches:
+        waiting.append((chosen, self._start(programs[shape], inputs, chosen, shape)))
+        if len(waiting) > _IN_FLIGHT:
+          yield _fetched(*waiting.popleft())
     while waiting:
       yield _fetched(*waiting.popleft())
 
@@ -239,6 +225,7 @@ class Generator:
 
   def _start(
     self,
+    program: Callable[..., Any],
     inputs: Sequence[np.ndarray],
     chosen: np.ndarray,
     shape: tuple[int, int],
@@ -249,7 +236,7 @@ class Generator:
       digest = hashlib.sha256(f'{self.method.seed}:'.encode())
       digest.update(inputs[place].astype('<i4').tobytes())
       keys[row] = np.frombuffer(digest.digest()[:8], '<u4')
-    return self._programs[shape](
+    return program(
       self._placed.params, *jax.device_put((tokens, keys), self._placed.rows)
     )
 

@@ -13,7 +13,6 @@ Not here: which texts are paired, and what the numbers are called
 from __future__ import annotations
 
 import collections
-import concurrent.futures
 import dataclasses
 import functools
 import threading
@@ -34,6 +33,7 @@ from t5score_jax.inference.placement import (
   Text,
   padded,
 )
+from t5score_jax.inference.programs import Compiling, Programs
 from t5score_jax.models import losses, t5score
 from t5score_jax.nn.t5 import T5Config
 from t5score_jax.runtime import processes
@@ -129,7 +129,7 @@ class Scorer:
       platform, losses.DEFAULT_BLOCK_ELEMENTS
     )
     self._costs = _costs(bundle.config, platform)
-    self._programs: dict[tuple[int, ...], Callable[..., jax.Array]] = {}
+    self._programs: Programs[tuple[int, ...]] = Programs()
     self._processes = processes.count() if spread else 1
     self._process = processes.index() if spread else 0
     self._shapes: set[tuple[int, ...]] = set()
@@ -303,36 +303,22 @@ class Scorer:
 
   def _as_compiled(
     self, pools: Sequence[buckets.Pool]
-  ) -> Iterator[tuple[buckets.Pool, dict]]:
+  ) -> Iterator[tuple[buckets.Pool, Compiling]]:
     """Yields pools with their programs, first those that are compiled."""
     by_shapes: dict[tuple, list[buckets.Pool]] = collections.defaultdict(list)
     for pool in pools:
       by_shapes[pool.shapes].append(pool)
     # The shapes with the most work first: while they run, others compile.
     waiting = sorted(by_shapes, key=lambda shapes: -len(by_shapes[shapes]))
-    with concurrent.futures.ThreadPoolExecutor(
-      max_workers=min(4, placement.cores()),
-      thread_name_prefix='t5score-compile',
-    ) as executor:
-      try:
-        futures: dict[tuple[int, ...], concurrent.futures.Future] = {}
-        for shape in (shape for shapes in waiting for shape in shapes):
-          if shape not in self._programs and shape not in futures:
-            futures[shape] = executor.submit(self.compile_for, shape)
-        while waiting:
-          shapes = next(
-            (w for w in waiting if all(_done(futures.get(s)) for s in w)),
-            waiting[0],
-          )
-          waiting.remove(shapes)
-          for shape in shapes:
-            if shape in futures:
-              self._programs[shape] = futures[shape].result()
-          for pool in by_shapes[shapes]:
-            yield pool, self._programs
-      finally:
-        # Only after an error is anything left: Ctrl-C should not wait for it.
-        executor.shutdown(wait=False, cancel_futures=True)
+    every = [shape for shapes in waiting for shape in shapes]
+    with self._programs.compiling(self.compile_for, every) as programs:
+      while waiting:
+        shapes = next(
+          (w for w in waiting if all(map(programs.ready, w))), waiting[0]
+        )
+        waiting.remove(shapes)
+        for pool in by_shapes[shapes]:
+          yield pool, programs
 
   def compile_for(self, shape: tuple[int, ...]) -> Callable[..., jax.Array]:
     """Compiles the encoder or the decoder.
@@ -453,10 +439,6 @@ def _window(
     lengths[inputs],
     lengths[places[:, 1]],
   )
-
-
-def _done(future: concurrent.futures.Future | None) -> bool:
-  return future is None or future.done()
 
 
 def _encode(config, params, tokens):

@@ -44,7 +44,7 @@ def work(model, folder, index, dies):
   scorer = scoring.Scorer(bundle, spread=True)
   whole = scorer.score_pairs(pairs, token_log_probs=True)
   parts = scoring.Scorer(bundle, num_partitions=2, spread=True)
-  kernel = parts._placed.params['encoder']['layers_0']['mlp']['wo']['kernel']
+  kernel = parts.params['encoder']['layers_0']['mlp']['wo']['kernel']
   method = Method(max_tokens=5, beams=2, outputs=2)
   generator = generation.Generator(bundle, method, spread=True)
   options = bulk.Options('score')
@@ -69,7 +69,7 @@ def work(model, folder, index, dies):
       for some in generator.generate([a for a, _ in pairs[:8]]).outputs
     ],
   }
-  found['programs'] = [p.as_text() for p in generator._programs.values()]
+  found['programs'] = [p.as_text() for p in generator.programs.values()]
   try:
     scorer.scores(pairs[index:])
   except processes.ProcessError as error:
