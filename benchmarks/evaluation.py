@@ -224,11 +224,15 @@ def time_wmt24(rows: Rows, reference: Any) -> None:
 
   def ours_ties() -> None:
     pairs = tie_calibration.rated_pairs(human)
-    outcomes = {}
+    correct = {}
     for name, scores in metrics.items():
       found = tie_calibration.calibrate(human, scores, pairs=pairs)
-      outcomes[name] = tie_calibration.outcomes(scores, pairs, found.threshold)
-    swap_tests.permute_outcomes(outcomes, pairs.weights, resamples=RESAMPLES)
+      correct[name] = tie_calibration.correct_pairs(
+        scores, pairs, found.threshold
+      )
+    swap_tests.permute_correct_pairs(
+      correct, pairs.weights, resamples=RESAMPLES
+    )
 
   def ours_soft(early_stop: bool) -> Any:
     return swap_tests.permute_soft_accuracy(

@@ -345,16 +345,16 @@ def top_k(args: argparse.Namespace) -> list[int]:
   """
   if args.top_k is None:
     return []
-  found = []
+  numbers = []
   for text in _score_files.split_names(args.top_k) or ['']:
     if not text.isdecimal() or int(text) < 2:
       raise _usage.UsageError(
         f'--top-k takes numbers, not {text!r}: 2 or more, commas between'
       )
-    found.append(int(text))
-  if len(set(found)) < len(found):
+    numbers.append(int(text))
+  if len(set(numbers)) < len(numbers):
     raise _usage.UsageError(f'--top-k {args.top_k}: a number comes twice')
-  return found
+  return numbers
 
 
 def check_metrics(args: argparse.Namespace, metrics: Sequence[str]) -> None:
@@ -403,7 +403,7 @@ def agreement_config(args: argparse.Namespace) -> config.AgreementConfig:
     resamples = 1000 if args.baseline or test == 'bootstrap' else 0
   chosen = top_k(args)
   with _usage.blamed():
-    asked = config.AgreementConfig(
+    result = config.AgreementConfig(
       level=args.level,
       statistic=args.stat,
       group=args.group,
@@ -426,4 +426,4 @@ def agreement_config(args: argparse.Namespace) -> config.AgreementConfig:
       intersect=args.intersect,
     )
   # What is in the file is not the command line's fault.
-  return dataclasses.replace(asked, pairs=_pairs(args))
+  return dataclasses.replace(result, pairs=_pairs(args))

@@ -84,7 +84,7 @@ def categories_report(
   metrics = [m for m in grids[0].metrics if not m.startswith(prefix)]
   categories = [m for m in grids[0].metrics if m.startswith(prefix)]
   notes = list(notes)
-  found: dict[tuple[str, str], list[float]] = {}
+  errors: dict[tuple[str, str], list[float]] = {}
   for grid in grids:
     config = AgreementConfig(exclude=args.exclude_systems)
     chosen = preparation.choose_systems(grid, config, notes)
@@ -96,8 +96,8 @@ def categories_report(
         continue
       for metric in metrics:
         value = mqm.category_error(gold, chosen.metrics[metric], args.normalise)
-        found.setdefault((metric, category), []).append(value)
-  columns = [c for c in ('', *categories) if (metrics[0], c) in found]
+        errors.setdefault((metric, category), []).append(value)
+  columns = [c for c in ('', *categories) if (metrics[0], c) in errors]
   title = (
     f'Root mean squared error after normalisation ({args.normalise}); lower is '
     f'better; mean over {", ".join(g.language_pair or "all" for g in grids)}'
@@ -106,7 +106,7 @@ def categories_report(
     title,
     ['overall' if not c else c.removeprefix(prefix) for c in columns],
     metrics,
-    [[float(np.mean(found[m, c])) for c in columns] for m in metrics],
+    [[float(np.mean(errors[m, c])) for c in columns] for m in metrics],
     notes,
     args.format,
     4 if args.digits is None else args.digits,

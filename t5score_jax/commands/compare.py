@@ -149,7 +149,7 @@ def run(args: argparse.Namespace) -> int:
       raise score_verb.UsageError('give --baseline or --all-pairs')
     _check_output(args)
     named, notes = _from_texts(args) if texts else _from_scores(args)
-    found = {
+    comparisons = {
       pair: system_tests.compare(
         systems,
         _against(args, systems),
@@ -165,7 +165,7 @@ def run(args: argparse.Namespace) -> int:
       'seed': args.seed,
     }
     text = system_tables.render_systems(
-      found, settings, notes, args.format, args.digits
+      comparisons, settings, notes, args.format, args.digits
     )
     with files.write_atomically(args.output) as out:
       out.write(text + '\n')
@@ -237,18 +237,18 @@ def _from_scores(args: argparse.Namespace) -> tuple[_Systems, list[str]]:
     loaded = [scores.with_plain_systems(table) for table in loaded]
   merged, notes = _merge(loaded)
   grids = scores.join([merged], None, [args.score])
-  found: _Systems = {}
+  systems: _Systems = {}
   for grid in grids:
     values = grid.metrics[args.score]
     complete = np.isfinite(values).all(axis=0)
     if not complete.all():
       notes.append(_missing(args, grid, values, complete))
       values = values[:, complete]
-    found[grid.language_pair] = [
+    systems[grid.language_pair] = [
       system_tests.of_means(system, row)
       for system, row in zip(grid.systems, values, strict=True)
     ]
-  return found, notes
+  return systems, notes
 
 
 def _with_system(
@@ -350,7 +350,7 @@ def _from_texts(args: argparse.Namespace) -> tuple[_Systems, list[str]]:
   if scored.cut:
     notes.append(f'cut to the greatest length: {scored.cut}')
   return {
-    pair: [_system(name, scored, rows) for name, rows in systems.items()]
+    pair: [as_system(name, scored, rows) for name, rows in systems.items()]
     for pair, systems in chosen.items()
   }, notes
 
@@ -382,9 +382,10 @@ def _align(
   return chosen, notes
 
 
-def _system(
+def as_system(
   name: str, scored: base.Scores, rows: list[int]
 ) -> system_tests.System:
+  """One system's scores, with the statistics of the metric if it has any."""
   values = np.asarray(scored.values, np.float64)[rows]
   if scored.corpus is None:
     return system_tests.of_means(name, values)

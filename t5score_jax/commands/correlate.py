@@ -79,19 +79,20 @@ def read_grids(
   ]
   if args.loose_names:
     loaded = [scores.with_plain_systems(table) for table in loaded]
-  there = {name for table in loaded for name in table.values}
-  metrics += [name for name in also if name in there and name not in metrics]
+  columns = {name for table in loaded for name in table.values}
+  metrics += [name for name in also if name in columns and name not in metrics]
   grids = scores.join(loaded, args.human, metrics, pooled=args.by == 'none')
-  said = args.language_pair
-  if said:
+  language_pair = args.language_pair
+  if language_pair:
     there_are = [grid.language_pair for grid in grids]
-    if said in there_are:
-      grids = [grids[there_are.index(said)]]
+    if language_pair in there_are:
+      grids = [grids[there_are.index(language_pair)]]
     elif there_are == ['']:
-      grids = [grids[0].with_language_pair(said)]
+      grids = [grids[0].with_language_pair(language_pair)]
     else:
       raise ValueError(
-        f'no language pair {said!r}; the files have ' + ', '.join(there_are)
+        f'no language pair {language_pair!r}; the files have '
+        + ', '.join(there_are)
       )
   notes = [note for table in loaded for note in table.notes]
   notes += [

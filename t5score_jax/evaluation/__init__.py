@@ -1,5 +1,5 @@
-"""How far metrics agree with people: statistics, tests, tables.
+"""Agreement of metrics with human judgments: statistics, tests, tables.
 
-Nothing in this folder computes a metric and nothing imports JAX: it takes
-numbers that a metric and human raters have already given.
+Takes scores of metrics and of human annotators. Computes no metric and never
+imports JAX.
 """

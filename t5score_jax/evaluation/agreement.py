@@ -1,7 +1,8 @@
 """From score grids to the numbers of a table, by language pair and on average.
 
-Asks `parts` for each language pair, averages as the papers do, and compares
-metrics. Reading is in `scores` and its neighbours, printing in `tables`.
+`preparation` prepares each language pair; this module averages as the papers
+do and compares metrics. `scores` and `readers/` read files; `reports/tables`
+prints.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from t5score_jax.errors import InputError
 from t5score_jax.evaluation import bootstrap, clusters
 from t5score_jax.evaluation.config import AgreementConfig
 from t5score_jax.evaluation.preparation import choose_systems, prepare
@@ -23,19 +25,20 @@ class Cell:
   """One number of the report.
 
   Attributes:
-    metric: Whose.
-    language_pair: On what; 'Avg-en', 'Avg-x' and 'Avg' are means over pairs,
-      'Pooled' is the accuracy over all pairs of systems.
+    metric: The metric.
+    language_pair: The column; 'Avg-en', 'Avg-x' and 'Avg' are means over
+      language pairs, 'Pooled' is the accuracy over all pairs of systems.
     value: The statistic.
-    count: How many things it rests on: ranked pairs, rated entries, groups or
-      systems; for a mean the number of language pairs.
+    count: The number of ranked pairs, rated entries, groups or systems; for a
+      mean the number of language pairs.
     low: Lower end of the 95% bootstrap interval, None without resamples.
     high: Its upper end.
-    comparison: With the baseline; None for the baseline itself or without one.
-    rank: Of the significance cluster, from 1; None without a test.
-    mark: T5Score's mark, see `clusters.marks`; '' without.
-    spread: Standard deviation over folds (n - 1 in the denominator) of a row
-      that is the mean of several; else None.
+    comparison: The comparison with the baseline; None for the baseline itself
+      or without a baseline.
+    rank: Rank of the significance cluster, from 1; None without a test.
+    mark: T5Score's mark, see `clusters.marks`; '' without one.
+    spread: Standard deviation over folds (n - 1 in the denominator), in a row
+      that is the mean of folds; else None.
   """
 
   metric: str
@@ -52,16 +55,16 @@ class Cell:
 
 @dataclasses.dataclass(frozen=True)
 class Report:
-  """All numbers of one config.
+  """All numbers of one configuration.
 
   Attributes:
-    metrics: The rows, in the order asked for.
+    metrics: The rows, in order.
     columns: Language pairs and averages, in order.
-    cells: By (metric, column).
+    cells: The numbers by (metric, column).
     notes: What was left out and why, one sentence each.
-    config: What was asked.
+    config: The configuration.
     replicates: The bootstrap by column; empty without resamples.
-    p_values: By column [M, M], entry (i, j) for "metric i is better than j";
+    p_values: [M, M] by column, entry (i, j) for "metric i is better than j";
       empty without a test. The M metrics are the first rows.
   """
 
@@ -75,27 +78,27 @@ class Report:
 
 
 def measure(grids: Sequence[ScoreGrid], config: AgreementConfig) -> Report:
-  """Answers a question for every language pair, and on average.
+  """Measures agreement for every language pair and on average.
 
-  At the system level a human mean is over the rated segments and a metric's
-  over all segments (T5Score; WMT), so a metric must have every segment of
-  every system. At the segment level it must have every rated entry, or every
-  entry of a ranked pair.
+  At the system level the human mean is over the rated segments and a metric's
+  mean over all segments (T5Score; WMT), so a metric must score every segment
+  of every system. At the segment level it must score every rated entry, or
+  every entry of a ranked pair.
 
   Raises:
-    ValueError: No grid, an unknown baseline, too few systems or segments.
+    InputError: No grid, an unknown baseline, too few systems or segments.
     files.RecordError: Missing entries (without `intersect`).
   """
   if not grids:
-    raise ValueError('there are no scores to measure')
+    raise InputError('no scores: the list of grids is empty')
   metrics = tuple(grids[0].metrics)
   if config.baseline is not None and config.baseline not in metrics:
-    raise ValueError(
+    raise InputError(
       f'the baseline {config.baseline!r} is not among the metrics: '
       + ', '.join(metrics)
     )
   notes: list[str] = []
-  grids = _judged(grids, config, notes)
+  grids = _with_judgments(grids, config, notes)
   values: dict[str, np.ndarray] = {}
   counts: dict[str, int] = {}
   replicates: dict[str, bootstrap.Replicates] = {}
@@ -154,11 +157,11 @@ def measure(grids: Sequence[ScoreGrid], config: AgreementConfig) -> Report:
   return _with_folds(report)
 
 
-def _judged(
+def _with_judgments(
   grids: Sequence[ScoreGrid], config: AgreementConfig, notes: list[str]
 ) -> list[ScoreGrid]:
-  # The language pairs that people judged; all, if that is none, so that what
-  # follows says what is wrong.
+  # The language pairs with human judgments. If there are none, all of them, so
+  # that the checks that follow report the error.
   if config.pairs is not None:
     named = set(config.pairs.language_pair.tolist())
     judged = [grid for grid in grids if grid.language_pair in named]
@@ -208,23 +211,23 @@ def _cells(
 
 
 def folds(metrics: Sequence[str]) -> dict[str, tuple[str, ...]]:
-  """Which metrics are folds of one: those called NAME@FOLD.
+  """Groups the metrics called NAME@FOLD by NAME.
 
   >>> folds(['comes@1', 'chrF', 'comes@2'])
   {'comes': ('comes@1', 'comes@2')}
   """
-  found: dict[str, tuple[str, ...]] = {}
+  grouped: dict[str, tuple[str, ...]] = {}
   for name in metrics:
-    whole, at, fold = name.rpartition('@')
-    if at and whole and fold:
-      found[whole] = (*found.get(whole, ()), name)
-  return {whole: names for whole, names in found.items() if len(names) > 1}
+    base, at, fold = name.rpartition('@')
+    if at and base and fold:
+      grouped[base] = (*grouped.get(base, ()), name)
+  return {base: names for base, names in grouped.items() if len(names) > 1}
 
 
 def _with_folds(report: Report) -> Report:
-  """Adds a row for each metric that was given in folds: mean and deviation.
+  """Adds a row with mean and standard deviation for each metric with folds.
 
-  COMES reports the models of a cross-validation so (appendix A.2).
+  COMES reports cross-validated models this way (appendix A.2).
   """
   rows = list(report.metrics)
   for whole, names in folds(report.metrics).items():
@@ -247,8 +250,8 @@ class Curve:
   """One statistic on the best systems only (T5Score's Figure 6).
 
   Attributes:
-    top_k: How many systems, [K].
-    reports: The report of each.
+    top_k: The numbers of systems, K of them.
+    reports: One report for each number.
     column: The column that the curve shows.
   """
 
@@ -275,29 +278,29 @@ class Curve:
 def measure_top(
   grids: Sequence[ScoreGrid], config: AgreementConfig, top_k: Sequence[int]
 ) -> Curve:
-  """Answers a question for the k best systems, for several k.
+  """Measures agreement on the k best systems, for several k.
 
   Raises:
-    ValueError: No or repeated k, more than there are systems; as `measure`.
+    InputError: No k, a repeated k, or more than the systems; as `measure`.
   """
   wanted = tuple(sorted(top_k))
   if not wanted or len(set(wanted)) != len(wanted):
-    raise ValueError(f'top-k needs different numbers, not {list(top_k)}')
+    raise InputError(f'top-k needs different numbers, not {list(top_k)}')
   reports = []
   for k in wanted:
     for grid in grids:
       systems = choose_systems(grid, config, [])
       if k > len(systems.systems):
-        raise ValueError(
+        raise InputError(
           f'{grid.language_pair}: the top {k} of {len(systems.systems)} systems'
         )
     reports.append(measure(grids, dataclasses.replace(config, top_k=k)))
-  # 'Avg', or the one language pair there is.
+  # 'Avg', or the only language pair.
   return Curve(wanted, tuple(reports), reports[0].columns[-1])
 
 
 def averages(language_pairs: Sequence[str]) -> dict[str, tuple[str, ...]]:
-  """Which language pairs the papers' averages are over.
+  """Returns the papers' averages and the language pairs of each.
 
   >>> averages(['cs-en', 'de-en', 'en-cs'])['Avg-en']
   ('cs-en', 'de-en')
@@ -306,10 +309,10 @@ def averages(language_pairs: Sequence[str]) -> dict[str, tuple[str, ...]]:
   """
   into = tuple(p for p in language_pairs if p.endswith('-en'))
   out_of = tuple(p for p in language_pairs if p.startswith('en-'))
-  found: dict[str, tuple[str, ...]] = {}
+  columns: dict[str, tuple[str, ...]] = {}
   if into and out_of:
-    found['Avg-en'] = into
-    found['Avg-x'] = out_of
+    columns['Avg-en'] = into
+    columns['Avg-x'] = out_of
   if len(language_pairs) > 1:
-    found['Avg'] = tuple(language_pairs)
-  return found
+    columns['Avg'] = tuple(language_pairs)
+  return columns

@@ -20,6 +20,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 
+from t5score_jax.errors import InputError
 from t5score_jax.evaluation import correlation
 
 # Draws are made in pieces of about this many numbers, to bound the memory.
@@ -35,7 +36,7 @@ class Replicates:
     values: The statistic on the data themselves, [M].
     draws: The statistic on each resample, [B, M]; one row is one resample,
       the same for all metrics.
-    seed: What the draws were made from.
+    seed: The seed of the draws.
   """
 
   names: tuple[str, ...]
@@ -65,18 +66,18 @@ class Replicates:
     not_better = np.array(
       [np.count_nonzero(self.draws.T <= row, axis=1) for row in self.draws.T]
     ).T
-    found = (1 + not_better) / (1 + len(self.draws))
-    np.fill_diagonal(found, 1.0)
-    return found
+    p_values = (1 + not_better) / (1 + len(self.draws))
+    np.fill_diagonal(p_values, 1.0)
+    return p_values
 
 
 @dataclasses.dataclass(frozen=True)
 class Comparison:
-  """The difference `first - second` of one statistic, and whether it is real.
+  """The difference `first - second` of one statistic and its significance.
 
   Attributes:
-    first: The metric that the question is about.
-    second: The one it is compared with.
+    first: The metric.
+    second: The metric it is compared with.
     difference: First minus second, on the data.
     low: Lower end of the 95% interval of the difference.
     high: Its upper end.
@@ -111,15 +112,15 @@ def average(
   draws are independent of each other. Without `weights` they count alike.
 
   Raises:
-    ValueError: No part, or parts with other metrics or another draw count.
+    InputError: No part, or parts with other metrics or another draw count.
   """
   if not parts:
-    raise ValueError('there is nothing to average')
+    raise InputError('no replicates to average')
   if any(
     part.names != parts[0].names or part.draws.shape != parts[0].draws.shape
     for part in parts
   ):
-    raise ValueError('only replicates of the same metrics and number average')
+    raise InputError('only replicates of the same metrics and number average')
   return Replicates(
     parts[0].names,
     np.average([part.values for part in parts], axis=0, weights=weights),
@@ -145,12 +146,12 @@ def segment_draws(
     InputError: Fewer than `least` segments, or no resample.
   """
   if segments < least:
-    raise ValueError(
+    raise InputError(
       f'{segments} segment(s) cannot be resampled; the bootstrap needs '
       'segment scores of at least two'
     )
   if resamples < 1:
-    raise ValueError(f'the number of resamples must be 1 or more: {resamples}')
+    raise InputError(f'the number of resamples must be 1 or more: {resamples}')
   generator = np.random.default_rng(seed)
   step = max(1, CHUNK_NUMBERS // segments)
   for start in range(0, resamples, step):
@@ -170,10 +171,10 @@ def stack(
   """The names and the arrays of metrics, the latter as one float64 array.
 
   Raises:
-    ValueError: There is no metric.
+    InputError: There is no metric.
   """
   if not metrics:
-    raise ValueError('there is no metric to resample')
+    raise InputError('no metric to resample')
   return tuple(metrics), np.stack(
     [np.asarray(scores, np.float64) for scores in metrics.values()]
   )
@@ -196,7 +197,7 @@ def run_sums(
     seed: Of the draws.
 
   Raises:
-    ValueError: Fewer than two segments or no resample.
+    InputError: Fewer than two segments or no resample.
   """
   flat = sums.reshape(len(sums), -1)
   draws = [
@@ -229,12 +230,12 @@ def bootstrap_pearson(
     seed: Of the draws.
 
   Raises:
-    ValueError: Missing scores or fewer than two segments.
+    InputError: Missing scores or fewer than two segments.
   """
   names, scores = stack(metrics)
   rated = ~np.isnan(human)
   if not np.isfinite(scores[:, rated]).all():
-    raise ValueError('a rated entry has no finite score under some metric')
+    raise InputError('a rated entry has no finite score under some metric')
   keep = rated.any(axis=0)
   human, scores, rated = human[:, keep], scores[:, :, keep], rated[:, keep]
   # Centred and scaled first: sums of squares then lose no digits, and the
@@ -276,7 +277,7 @@ def bootstrap_items(
     seed: Of the draws.
 
   Raises:
-    ValueError: As `correlation.grouped`, and for fewer than two segments.
+    InputError: As `correlation.grouped`, and for fewer than two segments.
   """
   names, scores = stack(metrics)
   each = np.stack(
@@ -327,7 +328,7 @@ def bootstrap_systems(
     seed: Of the draws.
 
   Raises:
-    ValueError: Fewer than two segments, an unknown statistic.
+    InputError: Fewer than two segments, an unknown statistic.
   """
   names, scores = stack(metrics)
   every = np.concatenate([np.asarray(human, np.float64)[None], scores])
@@ -371,7 +372,7 @@ def bootstrap_any(
     seed: Of the draws.
 
   Raises:
-    ValueError: Fewer than two segments, or whatever `function` raises.
+    InputError: Fewer than two segments, or whatever `function` raises.
   """
   names, scores = stack(metrics)
   draws = []

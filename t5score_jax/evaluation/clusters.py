@@ -1,7 +1,6 @@
-"""From p-values between metrics to what tables print: clusters and marks.
+"""Significance clusters and marks, from the p-values between metrics.
 
-Where the p-values come from (`bootstrap`, `permutation`, `swap_tests`) does
-not matter here.
+The p-values come from `bootstrap`, `permutation` or `swap_tests`.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ def rank_clusters(
   p_values: np.ndarray,
   level: float = LEVEL,
 ) -> list[int]:
-  """The significance clusters that WMT prints as ranks, by its greedy rule.
+  """Ranks metrics by WMT's greedy rule for significance clusters.
 
   From the best metric down, a metric joins the current cluster unless some
   member of it is significantly better; then it opens the next one.
@@ -29,7 +28,7 @@ def rank_clusters(
   Args:
     values: The statistic of each metric, [M].
     p_values: [M, M]; entry (i, j) for "i is better than j".
-    level: At or below this a difference counts.
+    level: A p-value at or below this is significant.
 
   Returns:
     The rank of each metric's cluster, from 1, in the order of `values`.
@@ -70,29 +69,30 @@ def marks(
   unsupervised: Collection[str] = (),
   level: float = LEVEL,
 ) -> list[str]:
-  """T5Score's marks.
+  """Returns T5Score's marks.
 
-  A double dagger for a metric that no other significantly outperforms; for an
-  unsupervised one a single dagger where no other unsupervised one does.
+  A double dagger marks a metric that no other metric significantly
+  outperforms; a dagger marks an unsupervised metric that no other
+  unsupervised metric significantly outperforms.
 
   Args:
     names: The metrics, M of them.
     values: The statistic of each, [M].
     p_values: [M, M]; entry (i, j) for "i is better than j".
-    unsupervised: Those that have seen no human judgment.
-    level: Below this a difference counts.
+    unsupervised: The metrics that were not trained on human judgments.
+    level: A p-value below this is significant.
 
   Returns:
     '‡', '†' or '' for each.
   """
   better = outperformed(values, p_values, level)
   free = np.array([name in unsupervised for name in names], bool)
-  found = []
+  symbols = []
   for k in range(len(names)):
     if not better[:, k].any():
-      found.append(BEST_OF_ALL)
+      symbols.append(BEST_OF_ALL)
     elif free[k] and not better[free, k].any():
-      found.append(BEST_UNSUPERVISED)
+      symbols.append(BEST_UNSUPERVISED)
     else:
-      found.append('')
-  return found
+      symbols.append('')
+  return symbols

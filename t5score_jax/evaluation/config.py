@@ -1,6 +1,6 @@
-"""What is to be measured: one value that says everything about a table.
+"""The configuration of an agreement report: statistic, systems, tests.
 
-Checks that its parts go together; answers nothing (see `agreement`).
+Checks that the options fit together. `agreement` does the measuring.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ import dataclasses
 import re
 
 from t5score_jax.data import humans
+from t5score_jax.errors import InputError
 from t5score_jax.evaluation import correlation, permutation
 from t5score_jax.evaluation.darr import MIN_GAP, NamedPairs
 
@@ -25,7 +26,7 @@ TESTS = ('bootstrap', 'permutation')
 
 @dataclasses.dataclass(frozen=True)
 class AgreementConfig:
-  """What is to be measured.
+  """Defines one agreement report.
 
   Attributes:
     level: 'segment' or 'system'.
@@ -82,51 +83,51 @@ class AgreementConfig:
 
   def __post_init__(self) -> None:
     if self.level not in LEVELS:
-      raise ValueError(f'unknown level {self.level!r}; {" or ".join(LEVELS)}')
+      raise InputError(f'unknown level {self.level!r}; {" or ".join(LEVELS)}')
     if self.statistic not in STATISTICS:
-      raise ValueError(
+      raise InputError(
         f'unknown statistic {self.statistic!r}; there are '
         + ', '.join(STATISTICS)
       )
     only = SPECIAL.get(self.statistic, self.level)
     if only != self.level:
-      raise ValueError(
+      raise InputError(
         f'{self.statistic} has no {self.level} level: it is of {only}s'
       )
     if self.level == 'system' and self.group != 'none':
-      raise ValueError('grouping is for the segment level')
+      raise InputError('grouping is for the segment level')
     if self.outliers is not None and not self.outliers > 0:
-      raise ValueError(f'outliers must be above 0, not {self.outliers}')
+      raise InputError(f'outliers must be above 0, not {self.outliers}')
     if self.pairs is not None and self.statistic != 'darr':
-      raise ValueError('ranked pairs serve the statistic darr only')
+      raise InputError('ranked pairs serve the statistic darr only')
     if self.top_k is not None and self.top_k < 2:
-      raise ValueError(f'top_k must be 2 or more, not {self.top_k}')
+      raise InputError(f'top_k must be 2 or more, not {self.top_k}')
     if self.resamples < 0:
-      raise ValueError(f'resamples must be 0 or more, not {self.resamples}')
+      raise InputError(f'resamples must be 0 or more, not {self.resamples}')
     if self.baseline is not None and not self.resamples:
-      raise ValueError('a comparison with a baseline needs resamples above 0')
+      raise InputError('a comparison with a baseline needs resamples above 0')
     self._check_test()
     try:
       re.compile(self.exclude)
     except re.error as error:
-      raise ValueError(
+      raise InputError(
         f'{self.exclude!r} is not a regular expression: {error}'
       ) from error
 
   def _check_test(self) -> None:
     if self.test not in (None, *TESTS):
-      raise ValueError(
+      raise InputError(
         f'unknown test {self.test!r}; there are {", ".join(TESTS)}'
       )
     if self.test == 'bootstrap' and not self.resamples:
-      raise ValueError('the test bootstrap needs resamples above 0')
+      raise InputError('the test bootstrap needs resamples above 0')
     if self.permutations < 1:
-      raise ValueError(
+      raise InputError(
         f'permutations must be 1 or more, not {self.permutations}'
       )
     if self.swap not in permutation.UNITS:
-      raise ValueError(
+      raise InputError(
         f'unknown swap {self.swap!r}; there are {", ".join(permutation.UNITS)}'
       )
     if self.unsupervised is not None and self.test is None:
-      raise ValueError('marks need a test: bootstrap or permutation')
+      raise InputError('marks need a test: bootstrap or permutation')

@@ -1,13 +1,11 @@
-"""Correlation of one metric with human judgments: the statistics themselves.
+"""Correlation statistics of a metric with human judgments.
 
-Functions of arrays, nothing else: what belongs to which language pair, which
-systems count and which file a number came from is `agreement`'s business, and
-whether a difference is real is `bootstrap`'s.
+Functions of arrays. `agreement` handles language pairs and systems, `bootstrap`
+and `permutation` test differences.
 
-Two rules hold for every statistic here. A value that is not finite is an
-error (`ValueError`), never passed on. Input without variation (or with fewer
-than two values) has no correlation: the result is defined as 0.0, and a
-`ConstantInputWarning` says so.
+Two rules hold for every statistic. A value that is not finite raises
+`InputError`. Constant input, or fewer than two values, has no correlation: the
+result is 0.0, with a `ConstantInputWarning`.
 """
 
 from __future__ import annotations
@@ -19,10 +17,12 @@ from collections.abc import Callable
 import numpy as np
 import scipy
 
-# What a metric's tie on a human-ranked pair counts, by name:
+from t5score_jax.errors import InputError
+
+# How a metric's tie on a human-ranked pair counts, by name:
 # (value in the numerator, value in the denominator).
 TIE_RULES = {
-  # WMT12, WMT17 to WMT20, and T5Score: a metric that cannot tell is wrong.
+  # WMT12, WMT17 to WMT20, and T5Score: a tie is an error.
   'discordant': (-1.0, 1.0),
   # WMT14 to WMT16: a tie earns nothing and still counts as a pair.
   'neutral': (0.0, 1.0),
@@ -32,41 +32,40 @@ TIE_RULES = {
 
 
 class ConstantInputWarning(UserWarning):
-  """A correlation was asked of values that do not vary; it was given as 0."""
+  """Values do not vary, so that their correlation is defined as 0."""
 
 
 def warn_constant(which: str) -> None:
   """Warns that the scores called `which` do not vary."""
   warnings.warn(
-    f'{which} do not vary, so they correlate with nothing: the result is '
-    'given as 0.0',
+    f'{which} do not vary, so that they have no correlation; the result is 0.0',
     ConstantInputWarning,
     stacklevel=3,
   )
 
 
 def check_scores(values: object, name: str = 'scores') -> np.ndarray:
-  """Returns `values` as a float64 vector, or says why they are not one.
+  """Returns `values` as a float64 vector.
 
   Args:
     values: Numbers, any sequence of one dimension.
-    name: What they are, for the message.
+    name: A name for the error message.
 
   Returns:
     A float64 array [N].
 
   Raises:
-    ValueError: More than one dimension, or a value that is not finite; the
+    InputError: More than one dimension, or a value that is not finite; the
       message names the first position.
   """
   array = np.asarray(values, dtype=np.float64)
   if array.ndim != 1:
-    raise ValueError(
+    raise InputError(
       f'{name} must have one dimension, not the shape {array.shape}'
     )
   bad = np.flatnonzero(~np.isfinite(array))
   if bad.size:
-    raise ValueError(
+    raise InputError(
       f'{name} hold {array[bad[0]]} at position {bad[0]} ({bad.size} such '
       'values): remove or repair them before correlating'
     )
@@ -77,7 +76,7 @@ def _check_two(x: object, y: object) -> tuple[np.ndarray, np.ndarray, bool]:
   x = check_scores(x, 'the first scores')
   y = check_scores(y, 'the second scores')
   if x.shape != y.shape:
-    raise ValueError(
+    raise InputError(
       f'the two score lists differ in length: {len(x)} and {len(y)}'
     )
   for values, which in ((x, 'the first scores'), (y, 'the second scores')):
@@ -90,22 +89,22 @@ def _check_two(x: object, y: object) -> tuple[np.ndarray, np.ndarray, bool]:
 def darr_tau(
   better_scores: object, worse_scores: object, ties: str = 'discordant'
 ) -> float:
-  """Kendall-like tau over pairs that people have ranked (WMT20, T5Score 4.2).
+  """Kendall-like tau over human-ranked pairs (WMT20, T5Score 4.2).
 
   tau = (concordant - discordant) / (concordant + discordant), over pairs of
-  translations of one segment of which people found the first better.
+  translations of one segment of which human annotators preferred the first.
 
   Args:
     better_scores: The metric's scores of the better translations, [P].
     worse_scores: Those of the worse translations, [P], same order.
-    ties: What equal metric scores count: 'discordant' (the rule of WMT20 and
+    ties: How equal metric scores count: 'discordant' (the rule of WMT20 and
       of T5Score), 'neutral' (WMT14) or 'excluded' (WMT13).
 
   Returns:
     A float in [-1, 1]; 0.0 with a warning where no pair counts.
 
   Raises:
-    ValueError: Unequal lengths, values that are not finite, an unknown rule.
+    InputError: Unequal lengths, values that are not finite, an unknown rule.
 
   >>> darr_tau([0.9, 0.5, 0.4], [0.1, 0.5, 0.3])  # one tie
   0.3333333333333333
@@ -113,13 +112,13 @@ def darr_tau(
   0.6666666666666666
   """
   if ties not in TIE_RULES:
-    raise ValueError(
+    raise InputError(
       f'unknown tie rule {ties!r}; there are {", ".join(sorted(TIE_RULES))}'
     )
   better = check_scores(better_scores, 'scores of the better translations')
   worse = check_scores(worse_scores, 'scores of the worse translations')
   if better.shape != worse.shape:
-    raise ValueError(
+    raise InputError(
       f'{len(better)} scores of better and {len(worse)} of worse translations'
     )
   concordant = np.count_nonzero(better > worse)
@@ -137,7 +136,7 @@ def pearson(x: object, y: object) -> float:
   """Pearson's correlation of two score lists [N], in [-1, 1].
 
   Raises:
-    ValueError: Unequal lengths or values that are not finite.
+    InputError: Unequal lengths or values that are not finite.
   """
   x, y, varies = _check_two(x, y)
   return float(_pearson_rows(x[None], y[None])[0]) if varies else 0.0
@@ -174,15 +173,15 @@ def pearson_of_sums(
     yy - y * y / count, 0
   )
   safe = np.where(variance > 0, np.sqrt(variance), 1.0)
-  found = np.where(variance > 0, (xy - x * y / count) / safe, 0.0)
-  return np.clip(found, -1.0, 1.0)
+  values = np.where(variance > 0, (xy - x * y / count) / safe, 0.0)
+  return np.clip(values, -1.0, 1.0)
 
 
 def spearman(x: object, y: object) -> float:
   """Spearman's rank correlation (ties share their mean rank), in [-1, 1].
 
   Raises:
-    ValueError: Unequal lengths or values that are not finite.
+    InputError: Unequal lengths or values that are not finite.
   """
   x, y, varies = _check_two(x, y)
   if not varies:
@@ -194,11 +193,11 @@ def kendall(x: object, y: object, variant: str = 'b') -> float:
   """Kendall's tau-b (the papers' sys-k) or tau-c, in [-1, 1].
 
   Raises:
-    ValueError: Unequal lengths, values that are not finite, an unknown
+    InputError: Unequal lengths, values that are not finite, an unknown
       variant.
   """
   if variant not in ('b', 'c'):
-    raise ValueError(f"unknown variant {variant!r} of Kendall's tau; b or c")
+    raise InputError(f"unknown variant {variant!r} of Kendall's tau; b or c")
   x, y, varies = _check_two(x, y)
   if not varies:
     return 0.0
@@ -218,12 +217,12 @@ def pairwise_accuracy(x: object, y: object) -> float:
   case; fewer than two values give 0.0 with a warning.
 
   Raises:
-    ValueError: Unequal lengths or values that are not finite.
+    InputError: Unequal lengths or values that are not finite.
   """
   x = check_scores(x, 'the first scores')
   y = check_scores(y, 'the second scores')
   if x.shape != y.shape:
-    raise ValueError(
+    raise InputError(
       f'the two score lists differ in length: {len(x)} and {len(y)}'
     )
   if len(x) < 2:
@@ -282,8 +281,8 @@ def grouped(
   'none' pools all (system, segment) entries; 'item' correlates the systems of
   each segment and averages over segments; 'system' correlates the segments of
   each system and averages over systems (Deutsch et al. 2023, section 2).
-  A group whose human scores do not vary is left out and counted; a metric
-  that does not vary where people do earns 0.
+  A group whose human scores do not vary is left out and counted. A metric
+  that does not vary in a group whose human scores do gets 0.
 
   Args:
     human: Human scores [S, N], NaN where an entry is not rated.
@@ -295,29 +294,29 @@ def grouped(
     A `Grouped`; its value is 0.0 with a warning where no group counts.
 
   Raises:
-    ValueError: Shapes differ, an unknown name, a rated entry without a finite
+    InputError: Shapes differ, an unknown name, a rated entry without a finite
       metric score.
   """
   human = np.asarray(human, np.float64)
   metric = np.asarray(metric, np.float64)
   if human.shape != metric.shape or human.ndim != 2:
-    raise ValueError(
+    raise InputError(
       'human and metric scores must share one shape [systems, segments], not '
       f'{human.shape} and {metric.shape}'
     )
   if statistic not in STATISTICS:
-    raise ValueError(
+    raise InputError(
       f'unknown statistic {statistic!r}; there are {", ".join(STATISTICS)}'
     )
   if by not in GROUPINGS:
-    raise ValueError(
+    raise InputError(
       f'unknown grouping {by!r}; there are {", ".join(GROUPINGS)}'
     )
   rated = ~np.isnan(human)
   missing = rated & ~np.isfinite(metric)
   if missing.any():
     system, segment = np.argwhere(missing)[0]
-    raise ValueError(
+    raise InputError(
       f'{np.count_nonzero(missing)} rated entries have no finite metric '
       f'score; the first is system {system}, segment {segment}'
     )
@@ -347,9 +346,9 @@ def _each_group(
   with warnings.catch_warnings():
     warnings.simplefilter('ignore', ConstantInputWarning)
     for group, keep in enumerate(rated):
-      ours = human[group, keep]
-      if len(ours) >= 2 and np.ptp(ours) > 0:
-        values[group] = STATISTICS[statistic](ours, metric[group, keep])
+      rated_scores = human[group, keep]
+      if len(rated_scores) >= 2 and np.ptp(rated_scores) > 0:
+        values[group] = STATISTICS[statistic](rated_scores, metric[group, keep])
   return values
 
 

@@ -1,7 +1,7 @@
-"""Relative rankings from direct assessment (DARR): pairs people have ranked.
+"""Relative rankings from direct assessment (DARR): human-ranked pairs.
 
-Two ways to the pairs: the file a shared task published, or raw ratings and a
-minimum gap. How a metric does on them is `correlation.darr_tau`'s business.
+Pairs come from a shared task's file, or from raw ratings and a minimum gap.
+`correlation.darr_tau` measures a metric on them.
 """
 
 from __future__ import annotations
@@ -13,9 +13,10 @@ from collections.abc import Sequence
 import numpy as np
 
 from t5score_jax.data import files
+from t5score_jax.errors import InputError
 from t5score_jax.evaluation.scores import ScoreGrid
 
-# WMT's threshold: raw ratings closer than this (of 100) are not told apart.
+# WMT's threshold: raw ratings closer than this (of 100) rank nothing.
 MIN_GAP = 25.0
 
 
@@ -25,7 +26,7 @@ class RankedPairs:
 
   Attributes:
     segments: Index of the segment, int [P].
-    better: Index of the system whose translation people preferred, int [P].
+    better: Index of the system whose translation was preferred, int [P].
     worse: Index of the other system, int [P].
   """
 
@@ -52,20 +53,20 @@ def pairs_from_ratings(
     The pairs, ordered by segment.
 
   Raises:
-    ValueError: A gap that is not above 0 (equal ratings rank nothing).
+    InputError: A gap that is not above 0 (equal ratings rank nothing).
   """
   if not min_gap > 0:
-    raise ValueError(f'the minimum gap must be above 0, not {min_gap}')
+    raise InputError(f'the minimum gap must be above 0, not {min_gap}')
   ratings = np.asarray(ratings, np.float64)
-  found = []
+  parts = []
   for system in range(len(ratings)):
     # [S, N]: how much better this system's translation is than the others'.
     # NaN compares as false, so unrated entries make no pair.
     other, segment = np.nonzero(ratings[system] - ratings >= min_gap)
-    found.append((segment, np.full(len(segment), system), other))
+    parts.append((segment, np.full(len(segment), system), other))
   segments, better, worse = (
-    np.concatenate([part[k] for part in found])
-    if found
+    np.concatenate([part[k] for part in parts])
+    if parts
     else np.zeros(0, np.int64)
     for k in range(3)
   )
@@ -80,7 +81,7 @@ class NamedPairs:
   Attributes:
     language_pair: The language pair of each pair, as the file writes it.
     segment: The segment's id.
-    better: The system people preferred.
+    better: The preferred system of each pair.
     worse: The other system.
     path: Where they were read.
   """
@@ -142,7 +143,7 @@ def read_pairs(path: str | os.PathLike[str]) -> NamedPairs:
 
 
 def with_plain_systems(named: NamedPairs) -> NamedPairs:
-  """The same pairs, their systems called as `scores.plain_system` has it."""
+  """The same pairs, their systems renamed by `scores.plain_system`."""
   return dataclasses.replace(
     named,
     better=np.char.replace(named.better, '_', '-'),
@@ -157,37 +158,35 @@ def place_pairs(
   *,
   intersect: bool = False,
 ) -> tuple[RankedPairs, int]:
-  """Finds a published file's pairs in a grid.
+  """Locates the pairs of a published file in a grid.
 
   Args:
     grid: The scores of one language pair.
     named: The pairs of the file, of any language pairs.
-    dropped: Systems that were left out on purpose; pairs with them are not
-      missed.
-    intersect: Whether pairs that have no scores are left out instead of an
-      error.
+    dropped: The excluded systems; pairs with them may be absent.
+    intersect: Whether to leave out pairs without scores instead of raising.
 
   Returns:
-    The pairs that can be measured, and how many were left out.
+    The pairs with scores, and the number of pairs left out.
 
   Raises:
-    files.RecordError: The file has no pair for the language pair, or one of
-      its pairs has no place in the grid (without `intersect`).
+    files.RecordError: The file has no pair for the language pair, or a pair is
+      not in the grid (without `intersect`).
   """
-  ours = named.language_pair == grid.language_pair
-  if not ours.any():
+  in_pair = named.language_pair == grid.language_pair
+  if not in_pair.any():
     raise files.RecordError(
       f'no pairs for the language pair {grid.language_pair!r}; the file has '
       + ', '.join(sorted(set(named.language_pair.tolist())))
-      + '. Say which one the scores are of (--language-pair)',
+      + '. Give the language pair of the scores (--language-pair)',
       path=named.path,
     )
   systems = {name: i for i, name in enumerate(grid.systems)}
   segments = {name: i for i, name in enumerate(grid.segments)}
-  better_names, worse_names = named.better[ours], named.worse[ours]
+  better_names, worse_names = named.better[in_pair], named.worse[in_pair]
   better = np.array([systems.get(name, -1) for name in better_names])
   worse = np.array([systems.get(name, -1) for name in worse_names])
-  place = np.array([segments.get(name, -1) for name in named.segment[ours]])
+  place = np.array([segments.get(name, -1) for name in named.segment[in_pair]])
   known = (better >= 0) & (worse >= 0) & (place >= 0)
   on_purpose = np.isin(better_names, dropped) | np.isin(worse_names, dropped)
   missed = np.flatnonzero(~known & ~on_purpose)
@@ -195,7 +194,7 @@ def place_pairs(
     first = missed[0]
     raise files.RecordError(
       f'{missed.size} pairs have no scores; the first is segment '
-      f"'{named.segment[ours][first]}', '{better_names[first]}' against "
+      f"'{named.segment[in_pair][first]}', '{better_names[first]}' against "
       f"'{worse_names[first]}'. Complete the scores, or ask for the "
       'intersection (--intersect)',
       path=named.path,

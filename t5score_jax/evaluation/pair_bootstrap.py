@@ -1,13 +1,13 @@
 """The paired bootstrap for statistics that count pairs of translations.
 
-A draw takes segments with all their pairs; see `bootstrap`, whose draws and
-replicates these are.
+A draw takes segments with all their pairs. The draws are those of `bootstrap`.
 """
 
 from __future__ import annotations
 
 import numpy as np
 
+from t5score_jax.errors import InputError
 from t5score_jax.evaluation import correlation
 from t5score_jax.evaluation.bootstrap import (
   Replicates,
@@ -39,22 +39,22 @@ def bootstrap_darr(
       if they were independent, as WMT did (narrower, too narrow, intervals).
 
   Raises:
-    ValueError: No pairs, missing scores, an unknown rule or unit.
+    InputError: No pairs, missing scores, an unknown rule or unit.
   """
   names, scores = stack(metrics)
   if unit not in ('segment', 'pair'):
-    raise ValueError(f"unknown unit {unit!r}; 'segment' or 'pair'")
+    raise InputError(f"unknown unit {unit!r}; 'segment' or 'pair'")
   if ties not in correlation.TIE_RULES:
-    raise ValueError(f'unknown tie rule {ties!r}')
+    raise InputError(f'unknown tie rule {ties!r}')
   if not len(pairs):
-    raise ValueError('there are no ranked pairs to resample')
+    raise InputError('there are no ranked pairs to resample')
   # [M, P]: above 0 where the metric agrees.
   margin = (
     scores[:, pairs.better, pairs.segments]
     - scores[:, pairs.worse, pairs.segments]
   )
   if not np.isfinite(margin).all():
-    raise ValueError('a ranked pair has no finite score under some metric')
+    raise InputError('a ranked pair has no finite score under some metric')
   numerator, denominator = correlation.TIE_RULES[ties]
   tied = margin == 0
   parts = np.stack(
@@ -98,11 +98,11 @@ def bootstrap_agreement(
     seed: Of the draws.
 
   Raises:
-    ValueError: Fewer than two segments, a value that is not finite.
+    InputError: Fewer than two segments, a value that is not finite.
   """
   names, signs = stack(agreements)
   if not np.isfinite(signs).all():
-    raise ValueError('a pair has no agreement under some metric')
+    raise InputError('a pair has no agreement under some metric')
   present, place = np.unique(segments, return_inverse=True)
   count = np.bincount(place).astype(np.float64)
   sums = np.stack(
@@ -123,9 +123,9 @@ def bootstrap_agreement(
   )
 
 
-def bootstrap_outcomes(
+def bootstrap_correct_pairs(
   segments: int,
-  outcomes: dict[str, np.ndarray],
+  correct: dict[str, np.ndarray],
   places: np.ndarray,
   weights: np.ndarray,
   *,
@@ -136,16 +136,16 @@ def bootstrap_outcomes(
 
   Args:
     segments: N, of which each pair lies in one.
-    outcomes: Which pairs a metric gets right, bool [P] by metric.
+    correct: Which pairs a metric gets right, bool [P] by metric.
     places: The segment of each pair, int [P].
     weights: What each pair counts, [P].
     resamples: How many draws of segments.
     seed: Of the draws.
 
   Raises:
-    ValueError: Fewer than two segments with a pair, no metric.
+    InputError: Fewer than two segments with a pair, no metric.
   """
-  names, right = stack(outcomes)
+  names, right = stack(correct)
   sums = np.stack(
     [
       np.stack(

@@ -1,18 +1,16 @@
-"""Permutation tests between two metrics: swap their scores, look again.
+"""Permutation tests of the difference between two metrics.
 
-Under the null hypothesis it does not matter which of two metrics gave a
-score, so swapping their (standardised) scores at random must often give as
-large a difference in correlation as the one seen (Deutsch et al. 2021,
-"A statistical analysis of summarization evaluation metrics"). PERM-BOTH swaps
-each (system, segment) entry by itself, PERM-SYS whole systems, PERM-INPUT
-whole segments.
+Under the null hypothesis the (standardised) scores of two metrics are
+exchangeable, so random swaps often give a difference in correlation as large
+as the observed one (Deutsch et al. 2021, "A statistical analysis of
+summarization evaluation metrics"). PERM-BOTH swaps each (system, segment)
+entry independently, PERM-SYS whole systems, PERM-INPUT whole segments.
 
 All metrics share the swaps. The swapped scores of metrics a and b are
-b + r (a - b) with r in {0, 1}, so sums over them come from one matrix product
-for all metrics at once, whatever the number of metric pairs. Here are the
-tests of Pearson's correlation and of system-level correlations; those of
-other statistics are in `swap_tests`. Resampling segments instead is in
-`bootstrap`.
+b + r (a - b) with r in {0, 1}, so one matrix product gives the sums of all
+metrics, whatever the number of metric pairs. This module tests Pearson's
+correlation and system-level correlations; `swap_tests` tests the other
+statistics; `bootstrap` resamples segments instead.
 """
 
 from __future__ import annotations
@@ -23,12 +21,13 @@ from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 
+from t5score_jax.errors import InputError
 from t5score_jax.evaluation import correlation
 
 UNITS = ('both', 'systems', 'segments')
 
-# WMT's early stopping: a pair of metrics is decided beyond these, looked at
-# after every block of swaps.
+# WMT's early stopping: after each block of swaps, a pair of metrics whose
+# p-value lies outside these bounds is decided.
 EARLY_LOW, EARLY_HIGH = 0.02, 0.50
 BLOCK = 100
 
@@ -37,18 +36,18 @@ _CHUNK_NUMBERS = 1 << 22
 
 
 @dataclasses.dataclass(frozen=True)
-class Permuted:
-  """The outcome of permutation tests among M metrics.
+class PermutationResult:
+  """Results of permutation tests among M metrics.
 
   Attributes:
     names: The metrics.
     values: The statistic of each, [M].
     p_values: [M, M]; entry (i, j) is the one-sided p-value of "i is better
-      than j": the share of swaps whose difference is at least the one seen,
+      than j": the share of swaps whose difference is at least the observed one,
       (1 + count) / (1 + R), never 0. The diagonal is 1.
     resamples: R, the most that any pair had.
-    seed: Of the swaps.
-    draws: R of each pair, [M, M]; less than `resamples` where a pair was
+    seed: The seed of the swaps.
+    draws: R of each pair, [M, M]; less than `resamples` for pairs that were
       decided early.
   """
 
@@ -69,15 +68,15 @@ class Permuted:
 def swaps(
   systems: int, segments: int, unit: str, resamples: int, seed: int
 ) -> Iterator[np.ndarray]:
-  """Which entries to swap, in pieces: float64 [r, S, N] of zeros and ones.
+  """Yields the entries to swap, in pieces: float64 [r, S, N] of 0 and 1.
 
   Raises:
-    ValueError: An unknown unit or no resample.
+    InputError: An unknown unit or no resample.
   """
   if unit not in UNITS:
-    raise ValueError(f'unknown unit {unit!r}; there are {", ".join(UNITS)}')
+    raise InputError(f'unknown unit {unit!r}; there are {", ".join(UNITS)}')
   if resamples < 1:
-    raise ValueError(f'the number of resamples must be 1 or more: {resamples}')
+    raise InputError(f'the number of resamples must be 1 or more: {resamples}')
   generator = np.random.default_rng(seed)
   shape = {
     'both': (systems, segments),
@@ -109,35 +108,35 @@ def standard_scores(
   """Standardised scores [M, S, N], 0 where they are not `needed` [S, N].
 
   Raises:
-    ValueError: One metric only, or a needed entry without a finite score.
+    InputError: One metric only, or a needed entry without a finite score.
   """
   if len(metrics) < 2:
-    raise ValueError('a permutation test needs two metrics')
+    raise InputError('a permutation test needs two metrics')
   scores = np.stack([standardise(scores) for scores in metrics.values()])
   if not np.isfinite(scores[:, needed]).all():
-    raise ValueError('an entry has no finite score under some metric')
+    raise InputError('an entry has no finite score under some metric')
   return np.where(needed, scores, 0.0)
 
 
 class PairCounts:
-  """Counts, for all pairs of metrics, how often a swap differs as much.
+  """Counts, for all pairs of metrics, the swaps with as large a difference.
 
   Attributes:
     first: The first metric of each pair, int [Q].
     second: The second, int [Q]; always after the first.
-    going: Pairs that are still tested, bool [Q].
+    going: The pairs that are still undecided, bool [Q].
   """
 
   def __init__(
     self, values: np.ndarray, early_stop: bool = False, slack: float = 1e-12
   ):
-    """Takes the statistic of each metric, [M].
+    """Starts the counts.
 
     Args:
-      values: On the data themselves.
+      values: The statistic of each metric on the data, [M].
       early_stop: Whether to stop testing a pair once it is decided: WMT's
         rule, p below .02 or above .50 at the end of a block.
-      slack: Rounding must not turn an equal difference into a smaller one.
+      slack: Tolerance within which differences are equal.
     """
     self._values = values
     self.first, self.second = np.triu_indices(len(values), 1)
@@ -161,13 +160,13 @@ class PairCounts:
     self._draws[which] += len(differences)
 
   def end_block(self) -> None:
-    """Stops what is decided; call it after each block of draws."""
+    """Stops decided pairs; call it after each block of draws."""
     if self._early_stop:
       better = np.where(self._seen >= 0, self._at_least, self._at_most)
       p_value = better / np.maximum(self._draws, 1)
       self.going &= (p_value >= EARLY_LOW) & (p_value <= EARLY_HIGH)
 
-  def result(self, names: Sequence[str], seed: int) -> Permuted:
+  def result(self, names: Sequence[str], seed: int) -> PermutationResult:
     """The p-values."""
     size = len(self._values)
     p_values = np.ones((size, size))
@@ -177,7 +176,9 @@ class PairCounts:
     p_values[j, i] = (1 + self._at_most) / (1 + self._draws)
     draws[i, j] = draws[j, i] = self._draws
     most = int(self._draws.max(initial=0))
-    return Permuted(tuple(names), self._values, p_values, most, seed, draws)
+    return PermutationResult(
+      tuple(names), self._values, p_values, most, seed, draws
+    )
 
 
 def _collect(
@@ -185,7 +186,7 @@ def _collect(
   values: np.ndarray,
   pieces: Iterator[tuple[np.ndarray, np.ndarray]],
   seed: int,
-) -> Permuted:
+) -> PermutationResult:
   # pieces: statistics of the first and second metric of every pair (i < j)
   # under swaps, each [r, pairs].
   counts = PairCounts(values)
@@ -203,7 +204,7 @@ def permute_systems(
   unit: str = 'both',
   resamples: int = 1000,
   seed: int = 12345,
-) -> Permuted:
+) -> PermutationResult:
   """Tests system-level correlations; a system's score is its segments' mean.
 
   Args:
@@ -215,11 +216,11 @@ def permute_systems(
     seed: Of the swaps.
 
   Raises:
-    ValueError: Incomplete scores, a system without rating, one metric only.
+    InputError: Incomplete scores, a system without rating, one metric only.
   """
   gold = correlation.system_means(human)
   if np.isnan(gold).any():
-    raise ValueError('a system has no human rating')
+    raise InputError('a system has no human rating')
   scores = standard_scores(metrics, np.ones(human.shape, bool))
   first, second = np.triu_indices(len(scores), 1)
   function = correlation.STATISTICS[statistic]
@@ -275,7 +276,7 @@ def permute_pearson(
   unit: str = 'both',
   resamples: int = 1000,
   seed: int = 12345,
-) -> Permuted:
+) -> PermutationResult:
   """Tests the pooled segment-level Pearson correlation.
 
   Args:
@@ -286,7 +287,7 @@ def permute_pearson(
     seed: Of the swaps.
 
   Raises:
-    ValueError: Missing scores, one metric only.
+    InputError: Missing scores, one metric only.
   """
   rated = ~np.isnan(human)
   gold = np.where(rated, standardise(human), 0.0)

@@ -1,9 +1,9 @@
-"""One language pair made ready: which entries count for a config, and how.
+"""Prepares one language pair: its systems, its entries and its tests.
 
-Applies the rules around the statistics: which systems are left out, what must
-be complete, how each statistic is resampled and tested. The statistics are in
-`correlation` and its neighbours, the tests in `bootstrap`, `permutation`
-and `swap_tests`; `agreement` brings language pairs together.
+Excludes systems, checks that the scores are complete, and chooses how each
+statistic is resampled and tested. The statistics are in `correlation`,
+`tie_calibration` and `soft_accuracy`, the tests in `bootstrap`, `permutation`
+and `swap_tests`. `agreement` combines the language pairs.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from collections.abc import Callable, Mapping
 import numpy as np
 
 from t5score_jax.data import files
+from t5score_jax.errors import InputError
 from t5score_jax.evaluation import (
   bootstrap,
   correlation,
@@ -41,13 +42,13 @@ def _named(grid: ScoreGrid) -> str:
 def choose_systems(
   grid: ScoreGrid, config: AgreementConfig, notes: list[str]
 ) -> ScoreGrid:
-  """The grid without the systems that the question leaves out, each said.
+  """Removes the systems that the configuration excludes, with a note on each.
 
   In this order: names that match `exclude`, systems without a human rating,
   outliers, all but the top k.
 
   Raises:
-    ValueError: Outliers or top k without human scores.
+    InputError: Outliers or top k without human scores.
   """
   if config.exclude:
     out = [s for s in grid.systems if re.search(config.exclude, s)]
@@ -69,7 +70,7 @@ def choose_systems(
       means = means[~np.isnan(means)]
   if config.outliers is not None or config.top_k is not None:
     if np.isnan(means).any():
-      raise ValueError(
+      raise InputError(
         f'{_named(grid)}outliers and top-k need a human score of every system; '
         'name the column with the human scores'
       )
@@ -89,36 +90,36 @@ def choose_systems(
 
 @dataclasses.dataclass(frozen=True)
 class Prepared:
-  """One language pair, ready to be measured.
+  """One language pair with its statistic and its tests.
 
   Attributes:
     metrics: Scores [S, N] by metric.
-    count: How many things a value rests on.
-    function: A metric's scores [S, N] -> the statistic.
-    resample: Seed -> all metrics on resampled segments.
-    permute: Seed -> all metrics against each other.
+    count: The number of pairs, entries, groups or systems behind a value.
+    function: Computes the statistic of a metric's scores [S, N].
+    resample: Bootstraps all metrics with a seed.
+    permute: Tests all metrics against each other with a seed.
   """
 
   metrics: dict[str, np.ndarray]
   count: int
   function: Callable[[np.ndarray], float]
   resample: Callable[[int], bootstrap.Replicates]
-  permute: Callable[[int], permutation.Permuted]
+  permute: Callable[[int], permutation.PermutationResult]
 
 
 def prepare(
   grid: ScoreGrid, dropped: list[str], config: AgreementConfig, notes: list[str]
 ) -> Prepared:
-  """Makes one language pair ready.
+  """Prepares one language pair.
 
   Args:
     grid: The scores of the systems that count.
-    dropped: Systems that were left out on purpose.
-    config: What is asked.
-    notes: Takes sentences about what else is left out.
+    dropped: The systems that were excluded.
+    config: The configuration.
+    notes: Receives one sentence about each further exclusion.
 
   Raises:
-    ValueError: Too few systems or segments.
+    InputError: Too few systems or segments.
     files.RecordError: Missing entries (without `intersect`).
   """
   if config.statistic == 'darr':
@@ -127,7 +128,7 @@ def prepare(
     return _prepare_systems(grid, config, notes)
   rated = ~np.isnan(grid.human)
   if not rated.any():
-    raise ValueError(f'{_named(grid)}no system and segment has a human score')
+    raise InputError(f'{_named(grid)}no system and segment has a human score')
   given = _given(grid)
   _check_complete(grid, rated & ~given, config, notes)
   human = np.where(given, grid.human, np.nan)
@@ -161,7 +162,7 @@ def _prepare_segments(
       **options,
     )
 
-  def permute(seed: int) -> permutation.Permuted:
+  def permute(seed: int) -> permutation.PermutationResult:
     if group == 'none' and statistic == 'pearson':
       return permutation.permute_pearson(
         human,
@@ -175,11 +176,11 @@ def _prepare_segments(
   count = int(np.count_nonzero(~np.isnan(human)))
   if group != 'none':
     first = next(iter(grid.metrics.values()))
-    whole = correlation.grouped(human, first, statistic, group)
-    count = whole.groups
-    if whole.left_out:
+    result = correlation.grouped(human, first, statistic, group)
+    count = result.groups
+    if result.left_out:
       notes.append(
-        f'{_named(grid)}{whole.left_out} {group} groups left out: human '
+        f'{_named(grid)}{result.left_out} {group} groups left out: human '
         'scores of fewer than two entries, or all alike'
       )
   return Prepared(grid.metrics, count, function, resample, permute)
@@ -191,7 +192,7 @@ def _permute_any(
   function: Callable[[np.ndarray], float],
   config: AgreementConfig,
   seed: int,
-) -> permutation.Permuted:
+) -> permutation.PermutationResult:
   return swap_tests.permute_any(
     ~np.isnan(human),
     dict(metrics),
@@ -207,25 +208,27 @@ def _prepare_calibrated(
   grid: ScoreGrid, human: np.ndarray, config: AgreementConfig, notes: list[str]
 ) -> Prepared:
   pairs = tie_calibration.rated_pairs(human, config.group)
-  found = {
+  calibrated = {
     name: tie_calibration.calibrate(human, scores, pairs=pairs)
     for name, scores in grid.metrics.items()
   }
   notes.append(
     f'{_named(grid)}thresholds of ties: '
-    + ', '.join(f'{name} {c.threshold:.4g}' for name, c in found.items())
+    + ', '.join(f'{name} {c.threshold:.4g}' for name, c in calibrated.items())
   )
 
   def resample(seed: int) -> bootstrap.Replicates:
     if config.group != 'item':
-      raise ValueError(
+      raise InputError(
         'calibrated-accuracy is resampled by item only: add --group item'
       )
     # The thresholds stay those of all the data, as in the permutation test.
-    return pair_bootstrap.bootstrap_outcomes(
+    return pair_bootstrap.bootstrap_correct_pairs(
       grid.human.shape[1],
       {
-        name: tie_calibration.outcomes(scores, pairs, found[name].threshold)
+        name: tie_calibration.correct_pairs(
+          scores, pairs, calibrated[name].threshold
+        )
         for name, scores in grid.metrics.items()
       },
       pairs.first % grid.human.shape[1],
@@ -234,10 +237,12 @@ def _prepare_calibrated(
       seed=seed,
     )
 
-  def permute(seed: int) -> permutation.Permuted:
-    return swap_tests.permute_outcomes(
+  def permute(seed: int) -> permutation.PermutationResult:
+    return swap_tests.permute_correct_pairs(
       {
-        name: tie_calibration.outcomes(scores, pairs, found[name].threshold)
+        name: tie_calibration.correct_pairs(
+          scores, pairs, calibrated[name].threshold
+        )
         for name, scores in grid.metrics.items()
       },
       pairs.weights,
@@ -257,8 +262,8 @@ def _prepare_calibrated(
 def _prepare_soft(
   grid: ScoreGrid, human: np.ndarray, config: AgreementConfig
 ) -> Prepared:
-  # The permutations within p-values keep the question's own seed, so that the
-  # value does not depend on how the test is drawn.
+  # The permutations within p-values use the configured seed, so that the value
+  # does not depend on the draws of the test.
   def accuracy(gold: np.ndarray, scores: np.ndarray) -> float:
     return soft_accuracy.soft_pairwise_accuracy(
       gold, scores, permutations=config.permutations, seed=config.seed
@@ -333,13 +338,13 @@ def _prepare_systems(
       # The systems must be compared on the same segments.
       grid = grid.with_segments(np.all(given, axis=0))
   if len(grid.systems) < 2 or not grid.segments:
-    raise ValueError(
+    raise InputError(
       f'{_named(grid)}{len(grid.systems)} system(s) on {len(grid.segments)} '
       'segment(s): a system-level correlation needs two systems'
     )
   human = correlation.system_means(grid.human)
   if np.isnan(human).any():
-    raise ValueError(
+    raise InputError(
       f'{_named(grid)}no rated segment is left of '
       f'{grid.systems[int(np.flatnonzero(np.isnan(human))[0])]}'
     )
@@ -392,7 +397,7 @@ def _prepare_darr(
     pairs.segments[keep], pairs.better[keep], pairs.worse[keep]
   )
   if not len(pairs):
-    raise ValueError(
+    raise InputError(
       f'{_named(grid)}no ranked pair is left; are the human scores raw '
       f'ratings, and is a gap of {config.min_gap:g} right for their scale?'
     )
@@ -404,7 +409,7 @@ def _prepare_darr(
       config.ties,
     )
 
-  def permute(seed: int) -> permutation.Permuted:
+  def permute(seed: int) -> permutation.PermutationResult:
     if config.ties == 'excluded':
       needed = np.full(grid.human.shape, np.nan)
       needed[pairs.better, pairs.segments] = 0.0

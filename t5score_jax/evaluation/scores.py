@@ -1,11 +1,10 @@
-"""Score files and how several of them become one grid a language pair.
+"""Score files, and joining several of them to one grid per language pair.
 
-Reads what `t5score score` writes (JSONL or TSV) and any TSV, CSV or JSONL
-whose columns the user names. A key is (language pair, system, segment); files
-are joined on it. Nothing is dropped in silence: a bad cell is an error that
-names its line, a missing entry is an error unless the caller asks for the
-intersection, and then it is counted. Files in the shared tasks' own layouts
-are read by `wmt_files`.
+Reads the output of `t5score score` (JSONL or TSV) and any TSV, CSV or JSONL
+whose columns the user names. Files are joined on the key (language pair,
+system, segment). Nothing is dropped silently: a bad cell is an error with its
+line; a missing entry is an error, or is counted if the caller asks for the
+intersection. `readers/` reads the shared tasks' layouts.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ import numpy as np
 from t5score_jax.data import files, tables
 
 KEYS = ('language_pair', 'system', 'segment')
-# Other people's names for the keys, taken where the proper one is absent.
+# Other names of the keys, used if the proper one is absent.
 _ALIASES = {
   'language_pair': ('lp',),
   'system': ('sys', 'system_id'),
@@ -34,14 +33,14 @@ class ScoreTable:
   """The rows of one file.
 
   Attributes:
-    path: Where they were read.
-    keys: The names in `KEYS` that the file has a column for.
-    rows: One (language pair, system, segment) a row; '' where the file has no
-      such column.
-    lines: The line each row stands on.
-    values: Float64 [rows] by column, NaN where the cell is empty.
-    notes: What of the file was not used, and why, one sentence each.
-    others: Columns that the file has and nobody asked for.
+    path: The file.
+    keys: The names in `KEYS` for which the file has a column.
+    rows: The (language pair, system, segment) of each row; '' for a missing
+      column.
+    lines: The line number of each row.
+    values: Float64 [rows] by column, NaN for empty cells.
+    notes: What was not used and why, one sentence each.
+    others: Further columns of the file.
   """
 
   path: str
@@ -55,10 +54,10 @@ class ScoreTable:
 
 @dataclasses.dataclass(frozen=True)
 class ScoreGrid:
-  """Everything known about one language pair, as arrays.
+  """The scores of one language pair, as arrays.
 
   Attributes:
-    language_pair: Its name, '' where the files have none.
+    language_pair: The language pair, '' if the files name none.
     systems: S names.
     segments: N ids.
     human: Human scores [S, N], NaN where not rated.
@@ -83,7 +82,7 @@ class ScoreGrid:
     )
 
   def with_language_pair(self, name: str) -> ScoreGrid:
-    """The same grid, said to be of the language pair `name`."""
+    """The same grid with the language pair `name`."""
     return dataclasses.replace(self, language_pair=name)
 
   def with_segments(self, keep: np.ndarray) -> ScoreGrid:
@@ -153,11 +152,10 @@ def read_table(
     path: The file, gzipped or not.
     wanted: Names of number columns; those that the file lacks are left out of
       the result.
-    columns: What the file calls a key or a wanted column: {'system': 'sys'}.
-    score_name: What the file's column `score` is to be called.
+    columns: The file's names of keys and wanted columns: {'system': 'sys'}.
+    score_name: The name to give to the file's column `score`.
     quoting: Of TSV cells, 'none' or 'csv'; see `data.tables`.
-    where: Take only rows whose cells have these values; a note says how many
-      others there are.
+    where: Cell values that a row must have; a note counts the other rows.
 
   Returns:
     The rows in the file's order.
@@ -266,18 +264,17 @@ def join(
   *,
   pooled: bool = False,
 ) -> list[ScoreGrid]:
-  """Brings the columns of all tables onto one grid a language pair.
+  """Joins the columns of all tables to one grid per language pair.
 
-  Every (system, segment) of any table has its place in the grid; what is not
-  given there is NaN, so that the caller can see what is missing (see
-  `agreement.complete`).
+  A grid has every (system, segment) of any table. Missing scores are NaN;
+  `preparation.prepare` checks that the necessary ones are there.
 
   Args:
-    parts: What was read.
+    parts: The tables.
     human: The column with the human scores; None leaves them all NaN.
-    metrics: The columns with metrics' scores.
-    pooled: One grid over all language pairs; `pooled_name` then tells the
-      systems and segments of different pairs apart.
+    metrics: The columns with metric scores.
+    pooled: Whether to make one grid of all language pairs; `pooled_name` then
+      distinguishes the systems and segments of different pairs.
 
   Returns:
     Grids in the order in which language pairs first appear.
@@ -292,14 +289,14 @@ def join(
       + '; '.join(f'{t.path} has {", ".join(t.keys)}' for t in parts)
       + '. Name the columns with --columns'
     )
-  there = {name for table in parts for name in table.values}
-  asked = (*([human] if human is not None else []), *metrics)
-  for name in asked:
-    if name not in there:
+  columns = {name for table in parts for name in table.values}
+  wanted = (*([human] if human is not None else []), *metrics)
+  for name in wanted:
+    if name not in columns:
       others = {column for table in parts for column in table.others}
       raise files.RecordError(
         f'no file has a column {name!r};'
-        + tables.suggest(name, sorted(there | others))
+        + tables.suggest(name, sorted(columns | others))
       )
   if pooled:
     parts = [dataclasses.replace(t, rows=_pool(t.rows)) for t in parts]
@@ -309,8 +306,8 @@ def join(
   grids = []
   for index, pair in enumerate(systems):
     shape = (len(systems[pair]), len(segments[pair]))
-    filled = {name: np.full(shape, np.nan) for name in asked}
-    owners = {name: np.full(shape, -1) for name in asked}
+    filled = {name: np.full(shape, np.nan) for name in wanted}
+    owners = {name: np.full(shape, -1) for name in wanted}
     for number, (table, place) in enumerate(zip(parts, places, strict=True)):
       inside = np.flatnonzero(place[:, 0] == index)
       _check_once(table, place[inside, 1:], inside, shape)
@@ -363,24 +360,24 @@ def plain_system(name: str) -> str:
 
 
 def with_plain_systems(table: ScoreTable) -> ScoreTable:
-  """The same table, its systems called as `plain_system` has it."""
+  """The same table, its systems renamed by `plain_system`."""
   rows = [(p, plain_system(s), n) for p, s, n in table.rows]
   return dataclasses.replace(table, rows=rows)
 
 
 def two_spellings(grid: ScoreGrid) -> list[tuple[str, str]]:
-  """Pairs of systems whose names `plain_system` makes one."""
+  """Pairs of systems whose names are equal after `plain_system`."""
   seen: dict[str, str] = {}
-  found = []
+  pairs = []
   for name in grid.systems:
     first = seen.setdefault(plain_system(name), name)
     if first != name:
-      found.append((first, name))
-  return found
+      pairs.append((first, name))
+  return pairs
 
 
 def pooled_name(name: str, language_pair: str) -> str:
-  """What a system or segment is called where language pairs are pooled."""
+  """The name of a system or segment if language pairs are pooled."""
   return f'{name} ({language_pair})' if language_pair else name
 
 
@@ -402,8 +399,8 @@ def _check_unowned(
     row = inside[taken[0]]
     raise files.RecordError(
       f'the column {name!r} of (language pair, system, segment) '
-      f'{table.rows[row]} is in {parts[owners[taken[0]]].path} too; name one '
-      'of them apart: NAME=FILE names the column score of FILE',
+      f'{table.rows[row]} is also in {parts[owners[taken[0]]].path}; rename '
+      'one of them: NAME=FILE names the column score of FILE',
       path=table.path,
       line=int(table.lines[row]),
     )

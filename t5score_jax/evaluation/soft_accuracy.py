@@ -1,14 +1,13 @@
 """Soft pairwise accuracy of systems (Thompson et al. 2024), WMT24's statistic.
 
-Pairwise accuracy asks whether people and a metric order two systems alike;
-soft pairwise accuracy asks whether they are alike *confident*: 1 minus the
-mean difference of their p-values over all pairs of systems, each p-value from
-a paired permutation test over segments. Comparing metrics under it is
-`permutation.permute_soft_accuracy`'s business.
+Pairwise accuracy counts whether human and metric scores order two systems
+alike. Soft pairwise accuracy compares their confidence: 1 minus the mean
+absolute difference of their p-values over all pairs of systems, each p-value
+from a paired permutation test over segments. `swap_tests.permute_soft_accuracy`
+compares metrics under it.
 
-Two systems are compared on the segments that people rated for both, and the
-metric on the same ones, so that uneven ratings cannot shift systems against
-each other.
+Two systems are compared on the segments with human ratings of both, for human
+and metric scores alike, so that uneven ratings cannot bias the comparison.
 """
 
 from __future__ import annotations
@@ -19,6 +18,7 @@ from collections.abc import Iterable, Iterator
 
 import numpy as np
 
+from t5score_jax.errors import InputError
 from t5score_jax.evaluation import correlation
 
 PERMUTATIONS = 1000
@@ -55,17 +55,17 @@ class SystemPairs:
 
 
 def system_pairs(human: np.ndarray) -> SystemPairs:
-  """The pairs of systems that people rated on the same segments.
+  """Returns the pairs of systems and the segments rated for both.
 
   Args:
     human: Human scores [S, N], NaN where not rated.
 
   Raises:
-    ValueError: Fewer than two systems, or a pair without a common segment.
+    InputError: Fewer than two systems, or a pair without a common segment.
   """
   human = np.asarray(human, np.float64)
   if human.ndim != 2 or len(human) < 2:
-    raise ValueError(
+    raise InputError(
       'soft pairwise accuracy needs the segment scores of two systems, [S, N]; '
       f'these are {human.shape}'
     )
@@ -74,7 +74,7 @@ def system_pairs(human: np.ndarray) -> SystemPairs:
   common = rated[first] & rated[second]
   alone = np.flatnonzero(~common.any(axis=1))
   if alone.size:
-    raise ValueError(
+    raise InputError(
       f'systems {first[alone[0]]} and {second[alone[0]]} have no rated segment '
       'in common'
     )
@@ -87,10 +87,10 @@ def sign_draws(
   """Random signs in pieces: float64 [k, N] of -1 and 1.
 
   Raises:
-    ValueError: No permutation.
+    InputError: No permutation.
   """
   if permutations < 1:
-    raise ValueError(
+    raise InputError(
       f'the number of permutations must be 1 or more: {permutations}'
     )
   generator = np.random.default_rng(seed)
@@ -109,7 +109,7 @@ def p_values(
   """One-sided p-values of "the first system of the pair is better".
 
   A permutation exchanges the two systems' scores on random segments: the share
-  of permutations whose difference is at least the one seen (count / K, as
+  of permutations whose difference is at least the observed one (count / K, as
   published, so it can be 0).
 
   Args:
@@ -122,7 +122,7 @@ def p_values(
     p-values [Q], in [0, 1].
 
   Raises:
-    ValueError: A difference that is not finite, no permutation.
+    InputError: A difference that is not finite, no permutation.
   """
   return _p_values(
     contrasts, sign_draws(contrasts.shape[1], permutations, seed)
@@ -133,7 +133,7 @@ def _p_values(
   contrasts: np.ndarray, pieces: Iterable[np.ndarray]
 ) -> np.ndarray:
   if not np.isfinite(contrasts).all():
-    raise ValueError('a segment has no finite score')
+    raise InputError('a segment has no finite score')
   seen = contrasts.sum(axis=1)
   # Rounding must not turn an equal difference into a smaller one.
   slack = 1e-9 * np.abs(contrasts).sum(axis=1)
@@ -158,10 +158,10 @@ def soft_pairwise_accuracy(
     human: Human scores [S, N], NaN where not rated.
     metric: Metric scores [S, N], finite wherever `human` is rated.
     permutations: Of each p-value.
-    seed: Of the permutations, the same for people and metric.
+    seed: Of the permutations, the same for human and metric scores.
 
   Raises:
-    ValueError: Shapes differ, missing scores, or as `system_pairs`.
+    InputError: Shapes differ, missing scores, or as `system_pairs`.
   """
   return soft_accuracies(
     human, {'metric': metric}, permutations=permutations, seed=seed
@@ -175,23 +175,23 @@ def soft_accuracies(
   permutations: int = PERMUTATIONS,
   seed: int = 12345,
 ) -> dict[str, float]:
-  """`soft_pairwise_accuracy` of several metrics, people's side done once."""
+  """`soft_pairwise_accuracy` of several metrics, by name."""
   human = np.asarray(human, np.float64)
   pairs = system_pairs(human)
   if np.isinf(human).any():
-    raise ValueError('human scores hold an infinite value')
+    raise InputError('human scores hold an infinite value')
   if np.ptp(human[~np.isnan(human)]) == 0:
     correlation.warn_constant('human scores')
     return dict.fromkeys(metrics, 0.0)
-  # People and all metrics share the signs.
+  # Human scores and all metrics share the signs.
   signs = list(sign_draws(human.shape[1], permutations, seed))
   gold = _p_values(pairs.contrasts(human), signs)
-  found = {}
+  accuracies = {}
   for name, scores in metrics.items():
     checked = check_rated(human, scores, name)
-    ours = _p_values(pairs.contrasts(checked), signs)
-    found[name] = float(1.0 - np.abs(gold - ours).mean())
-  return found
+    predicted = _p_values(pairs.contrasts(checked), signs)
+    accuracies[name] = float(1.0 - np.abs(gold - predicted).mean())
+  return accuracies
 
 
 def check_rated(
@@ -200,18 +200,18 @@ def check_rated(
   """Returns the metric's scores, or says where a rated entry has none.
 
   Raises:
-    ValueError: Shapes differ, or a rated entry has no finite metric score.
+    InputError: Shapes differ, or a rated entry has no finite metric score.
   """
   metric = np.asarray(metric, np.float64)
   if metric.shape != human.shape:
-    raise ValueError(
+    raise InputError(
       'human and metric scores must share one shape [systems, segments], not '
       f'{human.shape} and {metric.shape}'
     )
   missing = ~np.isnan(human) & ~np.isfinite(metric)
   if missing.any():
     system, segment = np.argwhere(missing)[0]
-    raise ValueError(
+    raise InputError(
       f'{np.count_nonzero(missing)} rated entries have no finite score under '
       f'{name}; the first is system {system}, segment {segment}'
     )

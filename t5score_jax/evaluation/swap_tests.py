@@ -1,10 +1,10 @@
 """Permutation tests between metrics for ranks, accuracies and anything else.
 
-Each test swaps two metrics' standardised scores as `permutation` says, and
-uses what its statistic allows: the tau over ranked pairs and the outcomes of
-pairwise accuracy are sums, so that all swaps of all pairs of metrics are one
-matrix product; soft pairwise accuracy is one product a swap for all metrics;
-any other function is called twice a swap and pair of metrics.
+Each test swaps two metrics' standardised scores as in `permutation`. The tau
+over ranked pairs and pairwise accuracy are sums, so that one matrix product
+computes all swaps of all pairs of metrics. Soft pairwise accuracy takes one
+product per swap for all metrics. Any other function is called twice per swap
+and pair of metrics.
 """
 
 from __future__ import annotations
@@ -16,53 +16,54 @@ from collections.abc import Callable, Iterator
 
 import numpy as np
 
+from t5score_jax.errors import InputError
 from t5score_jax.evaluation import correlation, soft_accuracy
 from t5score_jax.evaluation.darr import RankedPairs
 from t5score_jax.evaluation.permutation import (
   BLOCK,
   PairCounts,
-  Permuted,
+  PermutationResult,
   standard_scores,
   swaps,
 )
 
 # Signs are made in pieces of about this many numbers, to bound the memory.
 _CHUNK_NUMBERS = 1 << 23
-# NumPy works without Python's lock on arrays as large as those compared.
+# NumPy releases the global interpreter lock on arrays of this size.
 _THREADS = min(os.cpu_count() or 1, 8)
 
 
-def permute_outcomes(
-  outcomes: dict[str, np.ndarray],
+def permute_correct_pairs(
+  correct: dict[str, np.ndarray],
   weights: np.ndarray,
   *,
   resamples: int = 1000,
   seed: int = 12345,
-) -> Permuted:
-  """Swaps what two metrics say about pairs of translations (WMT24's 'pairs').
+) -> PermutationResult:
+  """Swaps two metrics' results on pairs of translations (WMT24's 'pairs').
 
-  For tie-calibrated accuracy: two metrics with thresholds of their own are
-  compared without fitting these anew for every swap. The statistic is the
-  weighted share of pairs that a metric gets right.
+  For tie-calibrated accuracy: each metric keeps its threshold, which is not
+  fitted again for every swap. The statistic is the weighted share of pairs
+  that a metric orders correctly.
 
   Args:
-    outcomes: Which pairs each metric gets right, bool [P] by metric; see
-      `tie_calibration.outcomes`.
+    correct: Which pairs each metric gets right, bool [P] by metric; see
+      `tie_calibration.correct_pairs`.
     weights: What each pair counts, [P], above 0.
     resamples: How many swaps.
     seed: Of the swaps.
 
   Raises:
-    ValueError: One metric only, no pair, weights that are not above 0, no
+    InputError: One metric only, no pair, weights that are not above 0, no
       resample.
   """
-  if len(outcomes) < 2:
-    raise ValueError('a permutation test needs two metrics')
+  if len(correct) < 2:
+    raise InputError('a permutation test needs two metrics')
   if resamples < 1:
-    raise ValueError(f'the number of resamples must be 1 or more: {resamples}')
-  right = np.stack(list(outcomes.values())).astype(np.float32)
+    raise InputError(f'the number of resamples must be 1 or more: {resamples}')
+  right = np.stack(list(correct.values())).astype(np.float32)
   if not right.shape[1] or not np.all(weights > 0):
-    raise ValueError('there must be pairs, and their weights above 0')
+    raise InputError('there must be pairs, and their weights above 0')
   # In units of the largest weight: where all count the same, the sums are
   # whole numbers, which float32 holds exactly.
   unit = float(np.max(weights))
@@ -73,14 +74,14 @@ def permute_outcomes(
   slack = min(1e-6 * total / unit, 0.25) * unit / total
   counts = PairCounts(values, slack=slack)
   everything = np.arange(len(counts.first))
-  for signs in _random_signs(len(weights), resamples, seed):
+  for signs in random_signs(len(weights), resamples, seed):
     sums = (signs @ columns) * (unit / total)
     counts.add(everything, sums[:, counts.first] - sums[:, counts.second])
-  return counts.result(tuple(outcomes), seed)
+  return counts.result(tuple(correct), seed)
 
 
-def _random_signs(width: int, rows: int, seed: int) -> Iterator[np.ndarray]:
-  # float32 [r, width] of -1 and 1, from single bits: eight draws a byte.
+def random_signs(width: int, rows: int, seed: int) -> Iterator[np.ndarray]:
+  """Yields float32 [r, width] of -1 and 1, each drawn from a single bit."""
   generator = np.random.default_rng(seed)
   step = max(1, _CHUNK_NUMBERS // width)
   for start in range(0, rows, step):
@@ -103,13 +104,13 @@ def permute_darr(
   unit: str = 'both',
   resamples: int = 1000,
   seed: int = 12345,
-) -> Permuted:
+) -> PermutationResult:
   """Tests `correlation.darr_tau`.
 
   With s and t the signs (1 kept, -1 swapped) of a pair's better and worse
   translation, the difference that the pair makes is
   s (A + C) / 2 + t (A - C) / 2, where A compares the two metrics' own
-  outcomes and C those of mixed scores: a sum over entries once more.
+  results and C those of mixed scores: again a sum over entries.
 
   Args:
     pairs: P ranked pairs.
@@ -121,12 +122,12 @@ def permute_darr(
     seed: Of the swaps.
 
   Raises:
-    ValueError: No pair, missing scores, one metric, another rule.
+    InputError: No pair, missing scores, one metric, another rule.
   """
   if ties not in ('discordant', 'neutral'):
-    raise ValueError(f"ties must be 'discordant' or 'neutral', not {ties!r}")
+    raise InputError(f"ties must be 'discordant' or 'neutral', not {ties!r}")
   if not len(pairs):
-    raise ValueError('there are no ranked pairs to test')
+    raise InputError('there are no ranked pairs to test')
   shape = next(iter(metrics.values())).shape
   needed = np.zeros(shape, bool)
   needed[pairs.better, pairs.segments] = True
@@ -138,10 +139,10 @@ def permute_darr(
   worse = scores[:, pairs.worse, pairs.segments]
   tie = correlation.TIE_RULES[ties][0]
 
-  def outcome(one: np.ndarray, other: np.ndarray) -> np.ndarray:
+  def result(one: np.ndarray, other: np.ndarray) -> np.ndarray:
     return np.where(one == other, tie, np.sign(one - other))
 
-  own = outcome(better, worse)
+  own = result(better, worse)
   counts = PairCounts(own.mean(axis=1))
   # [pairs of metrics, S * N]
   coefficients = np.empty((len(counts.first), needed.size))
@@ -151,7 +152,7 @@ def permute_darr(
   )
   for row, (i, j) in enumerate(zip(counts.first, counts.second, strict=True)):
     a = own[i] - own[j]
-    c = outcome(better[i], worse[j]) - outcome(better[j], worse[i])
+    c = result(better[i], worse[j]) - result(better[j], worse[i])
     coefficients[row] = np.bincount(
       at.ravel(), np.concatenate([a + c, a - c]) / 2, needed.size
     )
@@ -173,7 +174,7 @@ def permute_any(
   resamples: int = 1000,
   seed: int = 12345,
   early_stop: bool = True,
-) -> Permuted:
+) -> PermutationResult:
   """Tests any statistic of one metric's scores, the slow way.
 
   Args:
@@ -187,7 +188,7 @@ def permute_any(
       `permutation.PairCounts`.
 
   Raises:
-    ValueError: Missing scores, one metric only.
+    InputError: Missing scores, one metric only.
   """
   scores = standard_scores(
     {n: np.where(needed, m, np.nan) for n, m in metrics.items()}, needed
@@ -228,12 +229,12 @@ def permute_soft_accuracy(
   seed: int = 12345,
   permutations: int = soft_accuracy.PERMUTATIONS,
   early_stop: bool = True,
-) -> Permuted:
+) -> PermutationResult:
   """Tests soft pairwise accuracy of systems.
 
-  Every swap needs the metric's p-values anew, people's are taken once. The
-  sums that these rest on are linear in the swapped scores, so that a swap
-  costs one matrix product for all metrics rather than one for each pair.
+  Every swap needs new p-values of the metrics; the human p-values stay. They
+  depend on sums that are linear in the swapped scores, so that a swap costs
+  one matrix product for all metrics rather than one per pair.
 
   Args:
     human: Human scores [S, N], NaN where not rated.
@@ -246,7 +247,7 @@ def permute_soft_accuracy(
       `permutation.PairCounts`.
 
   Raises:
-    ValueError: As `soft_accuracy.soft_pairwise_accuracy`, or one metric only.
+    InputError: As `soft_accuracy.soft_pairwise_accuracy`, or one metric only.
   """
   human = np.asarray(human, np.float64)
   rated = ~np.isnan(human)
@@ -262,8 +263,10 @@ def permute_soft_accuracy(
     pairs = np.flatnonzero(counts.going)
     if not pairs.size:
       break
-    found = swapped.differences(bits, counts.first[pairs], counts.second[pairs])
-    counts.add(pairs, found[None])
+    differences = swapped.differences(
+      bits, counts.first[pairs], counts.second[pairs]
+    )
+    counts.add(pairs, differences[None])
     if (done + 1) % BLOCK == 0:
       counts.end_block()
   return counts.result(tuple(metrics), seed)
@@ -273,8 +276,8 @@ class _SwappedAccuracy:
   # Soft pairwise accuracy of swapped scores. With T the random signs [K, N] of
   # the p-values' permutations and x = b + r (a - b), the null differences
   # T x are T b + T (r a) - T (r b), and these of two systems are subtracted.
-  # Where people rated the systems on different segments, pairs of systems take
-  # the place of systems, and nothing is subtracted.
+  # If systems were rated on different segments, T is applied to the differences
+  # of pairs of systems instead.
 
   def __init__(
     self, human: np.ndarray, scores: np.ndarray, permutations: int, seed: int
@@ -285,7 +288,7 @@ class _SwappedAccuracy:
     ).astype(np.float32)
     self._scores = scores
     self._permutations = permutations
-    # Zeros make each row a whole number of 8 bytes, for `_row_counts`.
+    # Zeros make each row a whole number of 8 bytes, for `row_counts`.
     self._width = permutations + -permutations % 8
     signs = np.concatenate(
       [
@@ -322,14 +325,14 @@ class _SwappedAccuracy:
     def compare(part: list[tuple[int, int]]) -> list[float]:
       shape = (len(self._gold), self._width)
       buffers = np.empty(shape, np.float32), np.empty(shape, bool)
-      found = []
+      differences = []
       for i, j in part:
         moved = kept[i] - kept[j]
-        found.append(
+        differences.append(
           self._accuracy(self._base[j] + moved, *buffers)
           - self._accuracy(self._base[i] - moved, *buffers)
         )
-      return found
+      return differences
 
     todo = list(zip(first.tolist(), second.tolist(), strict=True))
     size = -(-len(todo) // _THREADS)
@@ -361,14 +364,16 @@ class _SwappedAccuracy:
       np.take(drawn, rest, axis=0, out=null, mode='clip')
     np.greater_equal(null, seen[rest, None], out=at_least)
     at_least[:, self._permutations :] = False
-    counts[rest] = _row_counts(at_least)
+    counts[rest] = row_counts(at_least)
     p_values = counts / self._permutations
     return 1.0 - float(np.abs(self._gold - p_values).mean())
 
 
-def _row_counts(flags: np.ndarray) -> np.ndarray:
-  # How many are true in each row, [Q, K] -> [Q]; K is a multiple of 8. Eight
-  # bytes are added at a time as one number; 255 of them fit without a carry.
+def row_counts(flags: np.ndarray) -> np.ndarray:
+  """Counts the true values of each row, [Q, K] -> [Q]; 8 divides K.
+
+  Adds eight bytes at a time as one number; 255 additions fit without a carry.
+  """
   words = flags.view(np.uint64)
   total = np.zeros(len(flags), np.int64)
   for start in range(0, words.shape[1], 255):

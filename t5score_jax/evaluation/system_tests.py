@@ -1,12 +1,11 @@
-"""Is one system better than another under a metric? Paired tests of systems.
+"""Paired tests of the difference between two systems under a metric.
 
-The two tests that users of sacrebleu and comet-compare know: the paired
-bootstrap (Koehn 2004) and approximate randomisation (Riezler and Maxwell
-2005). Where a metric computes a system's value from sums over segments (BLEU,
-chrF, TER), the sums are resampled, not the mean of segment scores; with the
-same seed the draws are sacrebleu's, and so are the p-values but for draws that
-equal the seen difference exactly. Comparing metrics with people is for
-`bootstrap` and `permutation`.
+The tests of sacrebleu and comet-compare: the paired bootstrap (Koehn 2004) and
+approximate randomisation (Riezler and Maxwell 2005). If a metric computes a
+system's value from sums over segments (BLEU, chrF, TER), the sums are
+resampled, not the mean of segment scores. With the same seed the draws are
+those of sacrebleu, and so are the p-values, except for draws that exactly equal
+the observed difference. `bootstrap` and `permutation` compare metrics instead.
 """
 
 from __future__ import annotations
@@ -16,6 +15,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
+from t5score_jax.errors import InputError
 from t5score_jax.evaluation import bootstrap
 
 BOOTSTRAP_DRAWS = 1000
@@ -31,8 +31,8 @@ class System:
   Attributes:
     name: The system.
     values: Segment scores, [N].
-    statistics: What each segment adds to the system's value, [N, K].
-    aggregate: Their sum [K] -> the system's value.
+    statistics: The sufficient statistics of each segment, [N, K].
+    aggregate: Computes the system's value from their sum [K].
   """
 
   name: str
@@ -50,11 +50,11 @@ def of_means(name: str, values: np.ndarray) -> System:
   """A system whose value is the mean of its segment scores [N].
 
   Raises:
-    ValueError: A score that is not finite, or none.
+    InputError: A score that is not finite, or none.
   """
   values = np.asarray(values, np.float64)
   if not values.size or not np.isfinite(values).all():
-    raise ValueError(f'{name}: every segment must have a finite score')
+    raise InputError(f'{name}: every segment must have a finite score')
   count = len(values)
   return System(
     name, values, values[:, None], lambda total: float(total[0]) / count
@@ -66,16 +66,18 @@ class Compared:
   """One system against another, the first minus the second.
 
   Attributes:
-    first: The system that the row is about.
+    first: The system.
     second: The baseline.
-    difference: Of their values.
+    difference: The difference of their values.
     low: Lower end of the 95% bootstrap interval of the difference.
     high: Its upper end.
     bootstrap_p: Two-sided p-value of the paired bootstrap.
-    randomisation_p: That of approximate randomisation; None if not asked for.
-    wins: Share of the resamples in which the first is better, the other and
-      ties, three numbers that sum to 1.
-    segments: On how many segments the first is better, worse, and equal.
+    randomisation_p: Two-sided p-value of approximate randomisation; None
+      without that test.
+    wins: Shares of the resamples in which the first is better, worse and
+      equal; they sum to 1.
+    segments: Numbers of segments on which the first is better, worse and
+      equal.
   """
 
   first: str
@@ -97,8 +99,8 @@ class Comparison:
     systems: Their names.
     values: The value of each, [S].
     intervals: 95% bootstrap intervals, [S, 2].
-    rows: The comparisons asked for.
-    segments: N.
+    rows: The comparisons.
+    segments: The number of segments.
   """
 
   systems: tuple[str, ...]
@@ -120,24 +122,24 @@ def compare(
 
   Args:
     systems: Two or more.
-    against: Pairs of places in `systems`: which one with which baseline.
-    resamples: Bootstrap draws.
-    randomisations: Random exchanges; 0 leaves that test out.
-    seed: Of both, each starting from it.
+    against: Pairs of indices in `systems`: a system and its baseline.
+    resamples: The number of bootstrap draws.
+    randomisations: The number of random exchanges; 0 skips that test.
+    seed: The seed of each test.
 
   Raises:
-    ValueError: Fewer than two systems or segments, systems of different
+    InputError: Fewer than two systems or segments, systems of different
       length, a number that is too small.
   """
   if len(systems) < 2:
-    raise ValueError(f'{len(systems)} system(s): a comparison needs two')
+    raise InputError(f'{len(systems)} system(s): a comparison needs two')
   lengths = {len(system.values) for system in systems}
   if len(lengths) > 1:
-    raise ValueError(
+    raise InputError(
       f'the systems have different numbers of segments: {lengths}'
     )
   if randomisations < 0:
-    raise ValueError(f'randomisations must be 0 or more: {randomisations}')
+    raise InputError(f'randomisations must be 0 or more: {randomisations}')
   draws = _bootstrap(systems, resamples, seed)
   values = np.array([system.value for system in systems])
   rows = []
@@ -186,10 +188,9 @@ def _bootstrap(
 
 
 def _bootstrap_p(drawn: np.ndarray, seen: float) -> float:
-  # The drawn differences lie around the seen one; shifted by their mean they
-  # lie around none, as the null hypothesis has it (sacrebleu, Moses).
-  # Unlike there, a draw that equals the seen difference counts: systems that
-  # score alike differ by nothing, which is no reason for a small p.
+  # Shifted by their mean, the drawn differences are centred on 0, as under the
+  # null hypothesis (sacrebleu, Moses). Unlike there, a draw that equals the
+  # observed difference counts, so that equal systems have p = 1.
   beyond = np.count_nonzero(drawn - drawn.mean() >= seen - _SLACK)
   return float((1 + beyond) / (1 + len(drawn)))
 

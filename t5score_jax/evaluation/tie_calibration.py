@@ -1,12 +1,11 @@
-"""Pairwise accuracy that gives metrics credit for ties people made.
+"""Pairwise accuracy with tie calibration.
 
-Metrics with real-valued scores never tie, people rating with few levels tie
-often. Deutsch et al. (2023), "Ties matter", therefore let a metric tie where
-its scores differ by at most a threshold, which is fitted to the data: the
+Metrics with real-valued scores never tie; human ratings with few levels often
+do. Deutsch et al. (2023), "Ties matter", therefore count a metric's scores as
+tied if they differ by at most a threshold, which is fitted to the data. The
 accuracy at the best threshold is the segment-level statistic of WMT23 to
-WMT25. Plain pairwise accuracy of two lists is in `correlation`; whether two
-metrics differ is tested by `permutation.permute_outcomes` on the outcomes that
-are made here.
+WMT25. Plain pairwise accuracy is in `correlation`;
+`swap_tests.permute_correct_pairs` compares two metrics.
 """
 
 from __future__ import annotations
@@ -15,6 +14,7 @@ import dataclasses
 
 import numpy as np
 
+from t5score_jax.errors import InputError
 from t5score_jax.evaluation import correlation
 
 # More pairs than this need gigabytes: 'none' and 'system' grow with the square
@@ -27,12 +27,12 @@ class RatedPairs:
   """All pairs of rated entries within each group.
 
   Attributes:
-    first: Place of one entry in the flattened grid [S * N], int [P].
-    second: Place of the other, int [P].
-    weights: What the pair counts in the mean over groups of each group's
-      accuracy; they sum to 1, [P].
-    signs: How people order the pair: 1, 0 for a tie, or -1, int8 [P].
-    groups: How many groups have a pair.
+    first: Index of one entry in the flattened grid [S * N], int [P].
+    second: Index of the other entry, int [P].
+    weights: Weight of each pair in the mean of the groups' accuracies; they
+      sum to 1, [P].
+    signs: The human order of the pair: 1, 0 for a tie, or -1, int8 [P].
+    groups: The number of groups with a pair.
   """
 
   first: np.ndarray
@@ -51,11 +51,11 @@ class Calibrated:
 
   Attributes:
     value: The accuracy at the best threshold, in [0, 1].
-    threshold: Scores that differ by at most this tie; the smallest of the
-      best ones.
-    untied: The accuracy without a threshold (equal scores alone tie).
-    pairs: How many pairs there are.
-    groups: Over how many groups the accuracy is averaged.
+    threshold: Scores that differ by at most this are tied; the smallest of
+      the best thresholds.
+    untied: The accuracy at threshold 0 (only equal scores are tied).
+    pairs: The number of pairs.
+    groups: The number of groups.
   """
 
   value: float
@@ -66,7 +66,7 @@ class Calibrated:
 
 
 def rated_pairs(human: np.ndarray, by: str = 'item') -> RatedPairs:
-  """Finds all pairs of rated entries.
+  """Returns all pairs of rated entries.
 
   Args:
     human: Human scores [S, N], NaN where not rated.
@@ -74,17 +74,17 @@ def rated_pairs(human: np.ndarray, by: str = 'item') -> RatedPairs:
       system, 'none' all entries.
 
   Raises:
-    ValueError: An unknown grouping, an infinite score, more than `MAX_PAIRS`.
+    InputError: An unknown grouping, an infinite score, more than `MAX_PAIRS`.
   """
   human = np.asarray(human, np.float64)
   if by not in correlation.GROUPINGS:
-    raise ValueError(
+    raise InputError(
       f'unknown grouping {by!r}; there are {", ".join(correlation.GROUPINGS)}'
     )
   if human.ndim != 2:
-    raise ValueError(f'human scores must be [S, N], not {human.shape}')
+    raise InputError(f'human scores must be [S, N], not {human.shape}')
   if np.isinf(human).any():
-    raise ValueError('human scores hold an infinite value')
+    raise InputError('human scores hold an infinite value')
   place: np.ndarray = np.arange(human.size).reshape(human.shape)
   # [groups, entries]
   place = {'item': place.T, 'system': place, 'none': place.reshape(1, -1)}[by]
@@ -92,14 +92,14 @@ def rated_pairs(human: np.ndarray, by: str = 'item') -> RatedPairs:
   count = rated.sum(axis=1).astype(np.int64)
   total = int((count * (count - 1) // 2).sum())
   if total > MAX_PAIRS:
-    raise ValueError(
+    raise InputError(
       f'{total} pairs are more than {MAX_PAIRS}: group by item, or take fewer '
       'segments'
     )
-  found = [_pairs_within(place, rated, size) for size in np.unique(count)]
+  parts = [_pairs_within(place, rated, size) for size in np.unique(count)]
   first, second, weights = (
-    np.concatenate([part[k] for part in found])
-    if found
+    np.concatenate([part[k] for part in parts])
+    if parts
     else np.zeros(0, np.int64)
     for k in range(3)
   )
@@ -132,7 +132,7 @@ def _checked(metric: np.ndarray, pairs: RatedPairs) -> np.ndarray:
   bad = used[~np.isfinite(flat[used])]
   if bad.size:
     system, segment = np.unravel_index(bad[0], np.shape(metric))
-    raise ValueError(
+    raise InputError(
       f'{bad.size} rated entries have no finite metric score; the first is '
       f'system {system}, segment {segment}'
     )
@@ -148,9 +148,10 @@ def calibrate(
 ) -> Calibrated:
   """Pairwise accuracy at the best tie threshold (Deutsch et al. 2023, acc*).
 
-  A pair is right where both order it alike, or where people tie it and the
-  metric's scores differ by at most the threshold. All differences that occur,
-  and 0, are tried. Each group's accuracy is taken, then their mean.
+  A pair is correct if human and metric scores order it alike, or if the human
+  scores tie and the metric's scores differ by at most the threshold. All
+  observed differences, and 0, are tried. The result is the mean of the groups'
+  accuracies.
 
   Args:
     human: Human scores [S, N], NaN where not rated.
@@ -159,17 +160,17 @@ def calibrate(
     pairs: `rated_pairs(human, by)`, if it has been computed.
 
   Returns:
-    A `Calibrated`; its value is 0.0 with a warning where there is no pair.
+    A `Calibrated`; its value is 0.0 with a warning if there is no pair.
 
   Raises:
-    ValueError: Shapes differ, missing scores, as `rated_pairs`.
+    InputError: Shapes differ, missing scores, as `rated_pairs`.
 
   >>> human = np.array([[1.0], [1.0], [0.0]])
   >>> calibrate(human, np.array([[0.9], [0.8], [0.1]])).value
   1.0
   """
   if np.shape(human) != np.shape(metric):
-    raise ValueError(
+    raise InputError(
       'human and metric scores must share one shape [systems, segments], not '
       f'{np.shape(human)} and {np.shape(metric)}'
     )
@@ -204,16 +205,16 @@ def calibrate(
   )
 
 
-def outcomes(
+def correct_pairs(
   metric: np.ndarray, pairs: RatedPairs, threshold: float
 ) -> np.ndarray:
-  """Which pairs the metric gets right with this threshold, bool [P].
+  """Which pairs the metric orders correctly at this threshold, bool [P].
 
   Raises:
-    ValueError: A pair without a finite score, a negative threshold.
+    InputError: A pair without a finite score, a negative threshold.
   """
   if threshold < 0:
-    raise ValueError(f'the threshold must be 0 or more, not {threshold}')
+    raise InputError(f'the threshold must be 0 or more, not {threshold}')
   flat = _checked(metric, pairs)
   difference = flat[pairs.first] - flat[pairs.second]
   order = np.where(np.abs(difference) <= threshold, 0, np.sign(difference))

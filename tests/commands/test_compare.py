@@ -14,6 +14,7 @@ from sacrebleu.significance import PairedTest
 
 from t5score_jax.commands import compare
 from t5score_jax.data.records import Segment
+from t5score_jax.errors import InputError
 from t5score_jax.evaluation import system_tests
 from t5score_jax.metrics import registry
 
@@ -154,15 +155,15 @@ def test_a_clear_difference_is_found_and_a_small_one_is_not():
 
 def test_systems_that_cannot_be_compared():
   a, b = systems_of([1, 2, 3], [1, 2])
-  with pytest.raises(ValueError, match='needs two'):
+  with pytest.raises(InputError):
     system_tests.compare([a], [])
-  with pytest.raises(ValueError, match='different numbers'):
+  with pytest.raises(InputError):
     system_tests.compare([a, b], [(0, 1)])
-  with pytest.raises(ValueError, match='at least two'):
+  with pytest.raises(InputError):
     system_tests.compare(systems_of([1], [2]), [(0, 1)])
-  with pytest.raises(ValueError, match='finite'):
+  with pytest.raises(InputError):
     system_tests.of_means('A', np.array([1, np.nan]))
-  with pytest.raises(ValueError, match='0 or more'):
+  with pytest.raises(InputError):
     system_tests.compare(
       systems_of([1, 2], [2, 3]), [(0, 1)], randomisations=-1
     )
@@ -308,7 +309,7 @@ def test_corpus_statistics_are_resampled_not_means():
       for h, r in zip(systems['base'], references, strict=True)
     ]
   )
-  system = compare._system('base', scored, list(range(30)))
+  system = compare.as_system('base', scored, list(range(30)))
   assert system.value == pytest.approx(
     BLEU().corpus_score(systems['base'], [references]).score
   )

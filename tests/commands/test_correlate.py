@@ -393,7 +393,7 @@ def test_a_file_for_each_language_pair(folder, inputs, capsys):
   assert 'without human judgments: en-cs' in capsys.readouterr().out
   twice = f'good={folder / "good.jsonl.gz"}'
   said = problem(capsys, *rest, twice, *options)
-  assert 'good.jsonl.gz, line 1' in said and 'too; name one of them' in said
+  assert 'good.jsonl.gz, line 1' in said and 'NAME=FILE' in said
 
 
 def test_an_output_that_is_an_input_is_refused(folder, inputs, capsys):

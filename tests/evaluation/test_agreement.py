@@ -7,6 +7,7 @@ import pytest
 from wmt_data import DATA, needs_data
 
 from t5score_jax.data import files
+from t5score_jax.errors import InputError
 from t5score_jax.evaluation import (
   agreement,
   correlation,
@@ -112,7 +113,7 @@ def test_top_k_keeps_the_systems_people_like_best():
   assert value(report) == value(
     agreement.measure([g.with_systems(best)], AgreementConfig(level='system'))
   )
-  with pytest.raises(ValueError, match='2 or more'):
+  with pytest.raises(InputError):
     AgreementConfig(level='system', top_k=1)
 
 
@@ -239,20 +240,20 @@ def test_a_better_metric_is_found_better(options):
   assert report.cells['poor', 'zh-en'].comparison is None
 
 
-def test_questions_that_make_no_sense_are_refused():
-  for options, said in [
-    ({'level': 'document'}, 'unknown level'),
-    ({'statistic': 'tau'}, 'unknown statistic'),
-    ({'level': 'system', 'statistic': 'darr'}, 'no system level'),
-    ({'baseline': 'x'}, 'needs resamples'),
-    ({'exclude': '('}, 'not a regular expression'),
-    ({'resamples': -1}, '0 or more'),
+def test_invalid_configurations_raise():
+  for options, named in [
+    ({'level': 'document'}, "'document'"),
+    ({'statistic': 'tau'}, "'tau'"),
+    ({'level': 'system', 'statistic': 'darr'}, 'darr'),
+    ({'baseline': 'x'}, 'baseline'),
+    ({'exclude': '('}, r"'\('"),
+    ({'resamples': -1}, 'resamples'),
   ]:
-    with pytest.raises(ValueError, match=said):
+    with pytest.raises(InputError, match=named):
       AgreementConfig(**options)
   with pytest.raises(ValueError, match="'x' is not among"):
     agreement.measure([grid()], AgreementConfig(resamples=9, baseline='x'))
-  with pytest.raises(ValueError, match='needs two systems'):
+  with pytest.raises(InputError):
     agreement.measure([grid(systems=('A',))], AgreementConfig(level='system'))
 
 
@@ -273,7 +274,7 @@ def test_tables_carry_the_numbers_and_the_marks():
   first = found['results'][0]
   assert first['value'] == cell.value
   assert first['versus']['p_value'] == cell.comparison.p_value
-  with pytest.raises(ValueError, match='unknown format'):
+  with pytest.raises(InputError):
     tables.render(report, 'html')
 
 
@@ -307,7 +308,16 @@ def recorded_taus():
 
 
 @needs_data
-@pytest.mark.parametrize('metric', ['chrF', 'TER', 'YiSi-2', 'parbleu'])
+@pytest.mark.parametrize(
+  'metric',
+  [
+    'YiSi-2',
+    *(
+      pytest.param(m, marks=pytest.mark.slow)
+      for m in ('chrF', 'TER', 'parbleu')
+    ),
+  ],
+)
 def test_wmt20_tau_from_segment_scores(metric, official_pairs, recorded_taus):
   table = wmt.read_wmt_scores(
     DATA / 'wmt20_metrics/scores' / f'{metric}.seg.score.gz',

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import scipy.stats
 
+from t5score_jax.errors import InputError
 from t5score_jax.evaluation import (
   bootstrap,
   correlation,
@@ -43,9 +44,9 @@ def test_draws_take_as_many_segments_as_there_are(monkeypatch):
 
 
 def test_draws_refuse_what_cannot_be_resampled():
-  with pytest.raises(ValueError, match='at least two'):
+  with pytest.raises(InputError):
     next(bootstrap.segment_draws(1, 10, 0))
-  with pytest.raises(ValueError, match='1 or more'):
+  with pytest.raises(InputError):
     next(bootstrap.segment_draws(5, 0, 0))
 
 
@@ -193,25 +194,25 @@ def test_average_is_taken_draw_by_draw():
   ]
   mean = bootstrap.average(parts)
   np.testing.assert_allclose(mean.draws, (parts[0].draws + parts[1].draws) / 2)
-  with pytest.raises(ValueError, match='same metrics'):
+  with pytest.raises(InputError):
     bootstrap.average(
       [
         parts[0],
         bootstrap.Replicates(('x',), np.ones(1), np.ones((5, 1)), 0),
       ]
     )
-  with pytest.raises(ValueError, match='nothing'):
+  with pytest.raises(InputError):
     bootstrap.average([])
 
 
 def test_missing_scores_and_no_pairs_are_errors():
   human, metrics = example()
   metrics['good'][1, 1] = np.nan
-  with pytest.raises(ValueError, match='no finite score'):
+  with pytest.raises(InputError):
     bootstrap.bootstrap_pearson(human, metrics)
-  with pytest.raises(ValueError, match='no ranked pairs'):
+  with pytest.raises(InputError):
     pair_bootstrap.bootstrap_darr(darr.pairs_from_ratings(human, 1e9), metrics)
-  with pytest.raises(ValueError, match='no finite score'):
+  with pytest.raises(InputError):
     pair_bootstrap.bootstrap_darr(darr.pairs_from_ratings(human, 0.1), metrics)
 
 
@@ -299,10 +300,10 @@ def test_permutation_is_calibrated_under_the_null():
 
 def test_permutation_needs_two_complete_metrics():
   human, metrics = example()
-  with pytest.raises(ValueError, match='two metrics'):
+  with pytest.raises(InputError):
     permutation.permute_pearson(human, {'good': metrics['good']})
   metrics['good'][0, 0] = np.nan
-  with pytest.raises(ValueError, match='no finite score'):
+  with pytest.raises(InputError):
     permutation.permute_systems(human, metrics)
-  with pytest.raises(ValueError, match='unknown unit'):
+  with pytest.raises(InputError):
     next(permutation.swaps(2, 2, 'cells', 1, 0))

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 from wmt_data import DATA, needs_data
 
+from t5score_jax.errors import InputError
 from t5score_jax.evaluation import correlation as c
 from t5score_jax.evaluation import darr, scores
 from t5score_jax.evaluation.readers import wmt
@@ -220,7 +221,7 @@ def test_pairs_from_ratings_are_all_gaps_of_at_least_the_minimum():
   )
   assert found == {(0, 0, 1)}
   assert len(darr.pairs_from_ratings(ratings, 24)) == 2
-  with pytest.raises(ValueError, match='above 0'):
+  with pytest.raises(InputError):
     darr.pairs_from_ratings(ratings, 0)
 
 

@@ -1,8 +1,7 @@
-"""Numbers that the papers and shared tasks printed, from the raw judgments.
+"""Numbers that papers and shared tasks printed, from the raw judgments.
 
-COMET's rows of T5Score's Tables 1 and 7 to 11 are in
-`evaluation/test_correlation`, as are the Billboards'; WMT20's own tau of four
-metrics is in `evaluation/test_agreement`.
+`test_correlation` has COMET's rows of T5Score's Tables 1 and 7 to 11 and the
+Billboards'; `test_agreement` has WMT20's own tau of four metrics.
 """
 
 import collections

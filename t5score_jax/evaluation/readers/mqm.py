@@ -16,6 +16,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from t5score_jax.data import files
+from t5score_jax.errors import InputError
 from t5score_jax.evaluation import correlation
 from t5score_jax.evaluation.scores import KEYS, ScoreTable
 
@@ -58,9 +59,9 @@ def parse_weights(text: str) -> dict[str, float]:
   0.5
 
   Raises:
-    ValueError: The text has another form, or a weight is below 0.
+    InputError: The text has another form, or a weight is below 0.
   """
-  found = {}
+  weights = {}
   for part in text.split():
     name, colon, number = part.rpartition(':')
     try:
@@ -68,12 +69,12 @@ def parse_weights(text: str) -> dict[str, float]:
     except ValueError:
       weight = -1.0
     if not (name and colon and 0 <= weight < float('inf')):
-      raise ValueError(
+      raise InputError(
         f'{part!r} is no weight: SEVERITY[/CATEGORY[/SUBCATEGORY]]:WEIGHT, '
         'of 0 or more'
       )
-    found[name.lower()] = weight
-  return found
+    weights[name.lower()] = weight
+  return weights
 
 
 @dataclasses.dataclass(frozen=True)
@@ -155,11 +156,11 @@ def read_mqm(
 
 
 def _find_columns(header: list[str], path: str) -> dict[str, int]:
-  found = {}
+  columns = {}
   for name, candidates in _COLUMNS.items():
-    there = [c for c in candidates if c in header]
-    if there:
-      found[name] = header.index(there[0])
+    present = [c for c in candidates if c in header]
+    if present:
+      columns[name] = header.index(present[0])
     elif name not in ('place', 'line'):
       raise files.RecordError(
         f'no column {candidates[0]!r} in the header {header}',
@@ -167,13 +168,13 @@ def _find_columns(header: list[str], path: str) -> dict[str, int]:
         line=1,
         field=candidates[0],
       )
-  if 'place' not in found and 'line' not in found:
+  if 'place' not in columns and 'line' not in columns:
     raise files.RecordError(
       'no column says which segment an error is in (doc_id or seg_id)',
       path=path,
       line=1,
     )
-  return found
+  return columns
 
 
 def _read_error(
@@ -260,10 +261,10 @@ def normalise(scores: np.ndarray, how: str = 'z') -> np.ndarray:
     how: 'z' for mean 0 and variance 1, 'range' for 0 to 1.
 
   Raises:
-    ValueError: Another name.
+    InputError: Another name.
   """
   if how not in NORMALISATIONS:
-    raise ValueError(
+    raise InputError(
       f'unknown normalisation {how!r}; there are {", ".join(NORMALISATIONS)}'
     )
   chosen = scores[~np.isnan(scores)]
@@ -292,15 +293,15 @@ def category_error(
     warning.
 
   Raises:
-    ValueError: Shapes differ, missing scores, nothing rated.
+    InputError: Shapes differ, missing scores, nothing rated.
   """
   rated = ~np.isnan(human)
   if np.shape(human) != np.shape(metric):
-    raise ValueError(f'shapes {np.shape(human)} and {np.shape(metric)} differ')
+    raise InputError(f'shapes {np.shape(human)} and {np.shape(metric)} differ')
   y = correlation.check_scores(human[rated], 'human scores')
   x = correlation.check_scores(metric[rated], 'metric scores')
   if not y.size:
-    raise ValueError('nothing is rated')
+    raise InputError('nothing is rated')
   for values, which in ((y, 'human scores'), (x, 'metric scores')):
     if np.ptp(values) == 0:
       correlation.warn_constant(which)

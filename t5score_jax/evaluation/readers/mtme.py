@@ -18,6 +18,7 @@ import pathlib
 import numpy as np
 
 from t5score_jax.data import files
+from t5score_jax.errors import InputError
 from t5score_jax.evaluation.scores import KEYS, ScoreTable
 
 LEVELS = ('seg', 'sys')
@@ -44,10 +45,10 @@ def score_files(
 
   Raises:
     files.RecordError: The test set has no such language pair.
-    ValueError: A level that is not in `LEVELS`.
+    InputError: A level that is not in `LEVELS`.
   """
   if level not in LEVELS:
-    raise ValueError(f'unknown level {level!r}; {" or ".join(LEVELS)}')
+    raise InputError(f'unknown level {level!r}; {" or ".join(LEVELS)}')
   folder = pathlib.Path(path)
   if language_pair not in language_pairs(folder):
     raise files.RecordError(
@@ -75,14 +76,14 @@ def find(name: str, available: dict[str, pathlib.Path]) -> str:
   """The full name of a metric: NAME-REF, or NAME where this says which.
 
   Raises:
-    ValueError: There is none, or several.
+    InputError: There is none, or several.
   """
   if name in available:
     return name
   close = [full for full in available if full.rpartition('-')[0] == name]
   if len(close) == 1:
     return close[0]
-  raise ValueError(
+  raise InputError(
     f'no scores {name!r}; there are {", ".join(available) or "none"}'
     if not close
     else f'{name!r} may be {", ".join(close)}: say which'

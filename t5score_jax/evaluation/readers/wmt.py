@@ -172,15 +172,15 @@ def read_wmt_da(
   """
   path = os.fspath(path)
   if language_pair is None:
-    found = re.search(
+    match = re.search(
       r'-([a-z]{2,3}-[a-z]{2,3})\.csv(\.gz)?$', os.path.basename(path)
     )
-    if not found:
+    if not match:
       raise files.RecordError(
         'the language pair cannot be told from the name; say which it is',
         path=path,
       )
-    language_pair = found[1]
+    language_pair = match[1]
   rows: list[tuple[str, str, str]] = []
   lines: list[int] = []
   values: dict[str, list[float]] = {'raw': [], 'z': [], 'n': []}
@@ -205,8 +205,10 @@ def read_wmt_da(
       row = dict(zip(header, fields, strict=True))
       rows.append((language_pair, row['SYS'], row.get('SID', '')))
       lines.append(number)
-      for ours, theirs in (('raw', 'RAW.SCR'), ('z', 'Z.SCR'), ('n', 'N')):
-        values[ours].append(_finite(row[theirs], path, number, theirs))
+      for name, column_name in (('raw', 'RAW.SCR'), ('z', 'Z.SCR'), ('n', 'N')):
+        values[name].append(
+          _finite(row[column_name], path, number, column_name)
+        )
   return ScoreTable(
     path,
     KEYS,
@@ -241,13 +243,13 @@ def read_mlqe_pe(
   """
   path = os.fspath(path)
   if language_pair is None:
-    found = re.search(r'[.-]([a-z]{2})-?([a-z]{2})[.-]', os.path.basename(path))
-    if not found:
+    match = re.search(r'[.-]([a-z]{2})-?([a-z]{2})[.-]', os.path.basename(path))
+    if not match:
       raise files.RecordError(
         'the language pair cannot be told from the name; say which it is',
         path=path,
       )
-    language_pair = f'{found[1]}-{found[2]}'
+    language_pair = f'{match[1]}-{match[2]}'
   rows: list[tuple[str, str, str]] = []
   lines: list[int] = []
   values: dict[str, list[float]] = {}

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from t5score_jax.data import files
+from t5score_jax.errors import InputError
 from t5score_jax.evaluation.agreement import Curve, Report
 from t5score_jax.evaluation.reports import plot_labels, retention
 
@@ -59,22 +60,22 @@ def format_of(path: str | os.PathLike[str]) -> str:
   """'png' or 'svg', by the name's ending.
 
   Raises:
-    ValueError: Another ending.
+    InputError: Another ending.
   """
   ending = os.path.splitext(os.fspath(path))[1].lower().removeprefix('.')
   if ending not in FORMATS:
-    raise ValueError(
+    raise InputError(
       f'{os.fspath(path)}: a picture is PNG or SVG; let the name end so'
     )
   return ending
 
 
 def check_available() -> None:
-  """Raises ValueError if matplotlib is not installed."""
+  """Raises InputError if matplotlib is not installed."""
   try:
     import matplotlib  # noqa: F401
   except ImportError as error:
-    raise ValueError(
+    raise InputError(
       "pictures need matplotlib: pip install 't5score-jax[plot]'"
     ) from error
 
@@ -118,10 +119,10 @@ def scatter(panels: Sequence[Panel], human_label: str, title: str) -> Any:
   """Human scores against each metric's, with the least-squares line.
 
   Raises:
-    ValueError: No panel, or more than `MAX_PANELS`.
+    InputError: No panel, or more than `MAX_PANELS`.
   """
   if not 0 < len(panels) <= MAX_PANELS:
-    raise ValueError(
+    raise InputError(
       f'{len(panels)} panels of scatter do not fit (at most {MAX_PANELS}): '
       'choose metrics or a language pair'
     )
@@ -176,13 +177,13 @@ def bars(report: Report, title: str, ylabel: str = '') -> Any:
   With more columns than fit the averages alone are drawn.
 
   Raises:
-    ValueError: Too many columns without an average.
+    InputError: Too many columns without an average.
   """
   columns = list(report.columns)
   if len(columns) > MAX_PANELS:
     columns = [c for c in columns if c.startswith('Avg')]
   if not columns:
-    raise ValueError('too many language pairs for a picture')
+    raise InputError('too many language pairs for a picture')
   across = min(len(columns), 4)
   down = math.ceil(len(columns) / across)
   order = sorted(
@@ -299,12 +300,12 @@ def sizes(report: retention.Report) -> Any:
   Parameters on a logarithmic axis; metrics without a model are lines.
 
   Raises:
-    ValueError: No metric has parameters, or the teacher agrees with nobody.
+    InputError: No metric has parameters, or the teacher agrees with nobody.
   """
   rows = [row for row in report.rows if not math.isnan(row.kept)]
   sized = [row for row in rows if row.measured.parameters]
   if not sized:
-    raise ValueError('nothing to draw: no metric has parameters and agreement')
+    raise InputError('nothing to draw: no metric has parameters and agreement')
   figure, axes = _figure(6.4, 4.2)
   ax = axes[0, 0]
   _scale_to_counts(ax)
@@ -410,14 +411,14 @@ def _scale_to_counts(ax: Any) -> None:
   """A logarithmic axis that says 2M and 500k."""
   from matplotlib import ticker
 
-  def said(value: float, place: int) -> str:
+  def label(value: float, place: int) -> str:
     del place
     unit = next(u for u in (1e9, 1e6, 1e3, 1) if value >= u or u == 1)
     return f'{value / unit:g}' + {1e9: 'G', 1e6: 'M', 1e3: 'k', 1: ''}[unit]
 
   ax.set_xscale('log')
   ax.xaxis.set_major_locator(ticker.LogLocator(subs=(1, 2, 5)))
-  ax.xaxis.set_major_formatter(ticker.FuncFormatter(said))
+  ax.xaxis.set_major_formatter(ticker.FuncFormatter(label))
   ax.xaxis.set_minor_locator(ticker.NullLocator())
 
 

@@ -16,6 +16,7 @@ from collections.abc import Hashable, Sequence
 
 import numpy as np
 
+from t5score_jax.errors import InputError
 from t5score_jax.evaluation import bootstrap, correlation
 from t5score_jax.evaluation.reports import tables
 
@@ -121,16 +122,16 @@ def measure(
     seed: of the draws.
 
   Raises:
-    ValueError: no or several teachers, a name twice, lengths that differ,
+    InputError: no or several teachers, a name twice, lengths that differ,
       values that are not finite, a language pair with fewer than two segments.
   """
   teacher = _teacher(metrics)
   by_name = {metric.name: metric for metric in metrics}
   if len(by_name) < len(metrics):
-    raise ValueError('two metrics have one name: ' + ', '.join(by_name))
+    raise InputError('two metrics have one name: ' + ', '.join(by_name))
   against = by_name.get(speed_against or teacher.name)
   if against is None:
-    raise ValueError(
+    raise InputError(
       f'no metric {speed_against!r}; there are: {", ".join(by_name)}'
     )
   human = correlation.check_scores(human, 'human ratings')
@@ -140,7 +141,7 @@ def measure(
   }
   sizes = {len(human), len(groups), len(segments), *map(len, scores.values())}
   if len(sizes) > 1:
-    raise ValueError(f'lengths differ: {sorted(sizes)}')
+    raise InputError(f'lengths differ: {sorted(sizes)}')
   places: dict[str, list[int]] = collections.defaultdict(list)
   for place, group in enumerate(groups):
     places[group].append(place)
@@ -178,18 +179,18 @@ def measure(
 
 
 def check_drawn(groups: Sequence[str], segments: Sequence[Hashable]) -> None:
-  """Raises ValueError where a language pair has too little to be resampled.
+  """Raises InputError where a language pair has too little to be resampled.
 
   Args:
     groups: the language pair of each judged pair, N of them.
     segments: the segment of each, N of them.
   """
-  found: dict[str, set[Hashable]] = {}
+  by_group: dict[str, set[Hashable]] = {}
   for group, segment in zip(groups, segments, strict=True):
-    found.setdefault(group, set()).add(segment)
-  for group, drawn in found.items():
+    by_group.setdefault(group, set()).add(segment)
+  for group, drawn in by_group.items():
     if len(drawn) < 2:
-      raise ValueError(
+      raise InputError(
         f'{f"{group}: " if group else ""}one rated segment only, and intervals '
         'need two: leave it out, or ask for none (--bootstrap 0)'
       )
@@ -223,10 +224,10 @@ def _constants(
 
 
 def _teacher(metrics: Sequence[Measured]) -> Measured:
-  found = [metric for metric in metrics if metric.role == TEACHER]
-  if len(found) != 1:
-    raise ValueError(f'{len(found)} teachers; there must be one')
-  return found[0]
+  teachers = [metric for metric in metrics if metric.role == TEACHER]
+  if len(teachers) != 1:
+    raise InputError(f'{len(teachers)} teachers; there must be one')
+  return teachers[0]
 
 
 def _mean(values: dict[str, float]) -> float:
@@ -261,9 +262,9 @@ def _draws(
       shape: tuple[int, int] = shape,
       rows: list[int] = places[group],
     ) -> np.ndarray:
-      found = np.full(shape, np.nan)
-      found[at] = values[rows]
-      return found
+      filled = np.full(shape, np.nan)
+      filled[at] = values[rows]
+      return filled
 
     parts.append(
       bootstrap.bootstrap_pearson(
@@ -280,10 +281,12 @@ def _interval(
   draws: bootstrap.Replicates, name: str, teacher: str
 ) -> tuple[float, float] | None:
   """The middle 95% of the shares kept; None where one is undefined."""
-  own, whole = (draws.draws[:, draws.names.index(n)] for n in (name, teacher))
-  if not (whole > 0).all():
+  own, of_teacher = (
+    draws.draws[:, draws.names.index(n)] for n in (name, teacher)
+  )
+  if not (of_teacher > 0).all():
     return None
-  low, high = np.quantile(own / whole, [0.025, 0.975])
+  low, high = np.quantile(own / of_teacher, [0.025, 0.975])
   return float(low), float(high)
 
 
@@ -308,8 +311,8 @@ def render(
   blocks = [tables.lay_out(_main_rows(report, digits), style)]
   if len(report.columns) > 1:
     blocks.append(tables.lay_out(_pair_rows(report, digits), style))
-  said = [*_explained(report), *report.notes, *notes]
-  return tables.assemble(blocks, said)
+  explanations = [*_explained(report), *report.notes, *notes]
+  return tables.assemble(blocks, explanations)
 
 
 def _main_rows(report: Report, digits: int) -> list[list[str]]:
@@ -367,7 +370,7 @@ def _pair_rows(report: Report, digits: int) -> list[list[str]]:
 def _explained(report: Report) -> list[str]:
   pairs = sum(report.counts.values())
   mean = ' (mean over language pairs)' * (len(report.columns) > 1)
-  found = [
+  lines = [
     f'human r, teacher r: segment-level Pearson{mean} with people and with the '
     "teacher's scores; kept: human r over the teacher's",
     'pairs/s: scored once more when all was loaded and compiled; cold s: '
@@ -376,11 +379,11 @@ def _explained(report: Report) -> list[str]:
     'own',
   ]
   if report.resamples:
-    found.append(
+    lines.append(
       f'95%: paired bootstrap over segments, {report.resamples} resamples, '
       f'seed {report.seed}'
     )
-  return found
+  return lines
 
 
 def _as_json(report: Report) -> dict[str, object]:

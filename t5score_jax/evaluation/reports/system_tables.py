@@ -13,7 +13,7 @@ from t5score_jax.evaluation.system_tests import Comparison
 
 
 def render_systems(
-  found: Mapping[str, Comparison],
+  comparisons: Mapping[str, Comparison],
   settings: Mapping[str, object],
   notes: Sequence[str],
   style: str = 'table',
@@ -22,14 +22,14 @@ def render_systems(
   """Comparisons of systems, by language pair.
 
   Args:
-    found: By language pair, '' where there is none.
+    comparisons: By language pair, '' where there is none.
     settings: Numbers of draws and seed, to be printed with the results.
     notes: Sentences to add.
     style: A name in `tables.FORMATS`.
     digits: Decimals of scores.
 
   Raises:
-    ValueError: An unknown style.
+    InputError: An unknown style.
   """
   tables.check_style(style)
   if style == 'json':
@@ -39,19 +39,19 @@ def render_systems(
         'notes': list(notes),
         'results': [
           {'language_pair': pair, **_comparison_json(comparison)}
-          for pair, comparison in found.items()
+          for pair, comparison in comparisons.items()
         ],
       }
     )
   blocks = []
-  for pair, comparison in found.items():
+  for pair, comparison in comparisons.items():
     head = [pair] if pair else []
     blocks += [*head, tables.lay_out(_value_rows(comparison, digits), style)]
     blocks.append(tables.lay_out(_comparison_rows(comparison, digits), style))
-  said = ', '.join(f'{value} {name}' for name, value in settings.items())
+  draws = ', '.join(f'{value} {name}' for name, value in settings.items())
   blocks.append(
     'p: two-sided. wins, ties: share of bootstrap resamples; better, worse: '
-    f'segments. Draws: {said}.'
+    f'segments. Draws: {draws}.'
   )
   return tables.assemble(blocks, notes)
 

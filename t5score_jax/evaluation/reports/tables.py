@@ -10,6 +10,7 @@ import json
 import re
 from collections.abc import Sequence
 
+from t5score_jax.errors import InputError
 from t5score_jax.evaluation import clusters
 from t5score_jax.evaluation.agreement import Cell, Curve, Report
 from t5score_jax.evaluation.clusters import LEVEL
@@ -18,9 +19,9 @@ FORMATS = ('table', 'json', 'latex', 'markdown')
 
 
 def check_style(style: str) -> None:
-  """Raises ValueError where a style is not in `FORMATS`."""
+  """Raises InputError where a style is not in `FORMATS`."""
   if style not in FORMATS:
-    raise ValueError(
+    raise InputError(
       f'unknown format {style!r}; there are {", ".join(FORMATS)}'
     )
 
@@ -45,7 +46,7 @@ def render(
     notes: Sentences to add to the report's own.
 
   Raises:
-    ValueError: An unknown style.
+    InputError: An unknown style.
   """
   check_style(style)
   notes = [*notes, *report.notes]
@@ -67,8 +68,8 @@ def render(
 
 def assemble(blocks: Sequence[str], notes: Sequence[str]) -> str:
   """Paragraphs, and the notes as one paragraph."""
-  said = '\n'.join(f'Note: {note}' for note in notes)
-  return '\n\n'.join([*blocks, *([said] if said else [])])
+  paragraph = '\n'.join(f'Note: {note}' for note in notes)
+  return '\n\n'.join([*blocks, *([paragraph] if paragraph else [])])
 
 
 def _explain_test(report: Report) -> list[str]:
@@ -82,17 +83,17 @@ def _explain_test(report: Report) -> list[str]:
       how = f'permutation of pairs, {config.permutations} swaps'
     elif config.early_stop:
       how += ', or fewer where decided early'
-  found = [
+  lines = [
     f'(n): rank of the significance cluster ({how}, seed {config.seed}, '
     f'one-sided p <= {LEVEL})'
   ]
   if config.unsupervised is not None:
-    found.append(
+    lines.append(
       f'{clusters.BEST_OF_ALL}: not significantly outperformed by any other '
       f'metric; {clusters.BEST_UNSUPERVISED}: by any other unsupervised metric '
       f'({", ".join(config.unsupervised)}); p < {LEVEL}'
     )
-  return found
+  return lines
 
 
 def render_curve(
@@ -107,13 +108,13 @@ def render_curve(
   the one that there is.
   """
   check_style(style)
-  said = list(
+  all_notes = list(
     dict.fromkeys([*notes, *(n for r in curve.reports for n in r.notes)])
   )
   if style == 'json':
     return to_json(
       {
-        'notes': said,
+        'notes': all_notes,
         'top_k': [
           {'k': k, **as_json(report)}
           for k, report in zip(curve.top_k, curve.reports, strict=True)
@@ -133,7 +134,7 @@ def render_curve(
     over = f'{column}: mean over language pairs (n of them)'
     mean = any(len(report.columns) > 1 for report in curve.reports)
     blocks.insert(0, over if mean else column)
-  return assemble(blocks, said)
+  return assemble(blocks, all_notes)
 
 
 def render_values(
@@ -148,7 +149,7 @@ def render_values(
   """Numbers under names: a title, one row a metric, notes.
 
   Raises:
-    ValueError: An unknown style.
+    InputError: An unknown style.
   """
   check_style(style)
   if style == 'json':
@@ -209,37 +210,37 @@ def as_json(report: Report) -> dict[str, object]:
 
 
 def _cell_json(cell: Cell) -> dict[str, object]:
-  found: dict[str, object] = {
+  values: dict[str, object] = {
     'metric': cell.metric,
     'language_pair': cell.language_pair,
     'value': cell.value,
     'count': cell.count,
   }
   if cell.low is not None:
-    found['interval'] = [cell.low, cell.high]
+    values['interval'] = [cell.low, cell.high]
   if cell.rank is not None:
-    found['rank'] = cell.rank
+    values['rank'] = cell.rank
   if cell.mark:
-    found['mark'] = cell.mark
+    values['mark'] = cell.mark
   if cell.spread is not None:
-    found['standard_deviation'] = cell.spread
+    values['standard_deviation'] = cell.spread
   if cell.comparison is not None:
-    found['versus'] = {
+    values['versus'] = {
       'baseline': cell.comparison.second,
       'difference': cell.comparison.difference,
       'interval': [cell.comparison.low, cell.comparison.high],
       'p_value': cell.comparison.p_value,
     }
-  return found
+  return values
 
 
 def _mark(cell: Cell, digits: int) -> str:
-  said = cell.mark
+  text = cell.mark
   if cell.spread is not None:
-    said += f' ± {cell.spread:.{digits}f}'
+    text += f' ± {cell.spread:.{digits}f}'
   if cell.rank is not None:
-    said += f' ({cell.rank})'
-  return _versus(cell) + said
+    text += f' ({cell.rank})'
+  return _versus(cell) + text
 
 
 def _versus(cell: Cell) -> str:
@@ -309,7 +310,7 @@ def lay_out(rows: Sequence[Sequence[str]], style: str) -> str:
   The first column is aligned left, the others right.
 
   Raises:
-    ValueError: An unknown style.
+    InputError: An unknown style.
   """
   widths = [max(len(row[k]) for row in rows) for k in range(len(rows[0]))]
 
@@ -339,7 +340,7 @@ def lay_out(rows: Sequence[Sequence[str]], style: str) -> str:
         r'\end{tabular}',
       ]
     )
-  raise ValueError(f'unknown format {style!r}; there are {", ".join(FORMATS)}')
+  raise InputError(f'unknown format {style!r}; there are {", ".join(FORMATS)}')
 
 
 _LATEX = {c: '\\' + c for c in '&%$#_{}'} | {
@@ -354,9 +355,9 @@ _LATEX = {c: '\\' + c for c in '&%$#_{}'} | {
 
 def _escape_latex(cell: str) -> str:
   # What `_shown` has marked up already stays as it is.
-  found = re.fullmatch(
+  match = re.fullmatch(
     r'((?:\\(?:textbf|underline)\{)*)(-?[0-9.]+)(\}*)(\D*)', cell
   )
-  if found and found[1]:
-    return found[1] + found[2] + found[3] + _escape_latex(found[4])
+  if match and match[1]:
+    return match[1] + match[2] + match[3] + _escape_latex(match[4])
   return ''.join(_LATEX.get(c, c) for c in cell)

@@ -21,6 +21,7 @@ from collections.abc import Collection, Mapping, Sequence
 import numpy as np
 
 from t5score_jax.data import files, humans
+from t5score_jax.errors import InputError
 from t5score_jax.evaluation import (
   bootstrap,
   clusters,
@@ -165,21 +166,21 @@ class Data:
         (pair, system): value
         for (pair, system, _), value in self._published(name).items()
       }
-    found: dict[tuple[str, str], list[float]] = {}
+    by_system: dict[tuple[str, str], list[float]] = {}
     for (pair, system, _), value in self.segment_scores(metric).items():
-      found.setdefault((pair, system), []).append(value)
-    return {key: float(np.mean(values)) for key, values in found.items()}
+      by_system.setdefault((pair, system), []).append(value)
+    return {key: float(np.mean(values)) for key, values in by_system.items()}
 
   def agreement(self, metric: str) -> np.ndarray:
     """Whether the metric agrees with each ranked pair: 1, -1, NaN unknown."""
-    found = self.segment_scores(metric)
+    segment_scores = self.segment_scores(metric)
     p = self.pairs
-    if found:
+    if segment_scores:
       keys = (p.language_pair.tolist(), p.segment.tolist())
       better, worse = (
         np.array(
           [
-            found.get((pair, system, segment), np.nan)
+            segment_scores.get((pair, system, segment), np.nan)
             for pair, segment, system in zip(*keys, names, strict=True)
           ]
         )
@@ -207,7 +208,7 @@ class Data:
     path = self.find(name)
     with files.open_text(path) as lines:
       metrics = next(lines).split('\t')[4:]
-      found = np.full((len(metrics), len(p.segment)), np.nan)
+      signs = np.full((len(metrics), len(p.segment)), np.nan)
       for number, line in enumerate(lines, 2):
         pair, segment, better, worse, *cells = line.split('\t')
         better, worse = map(scores.plain_system, (better, worse))
@@ -218,14 +219,14 @@ class Data:
             path=path,
             line=number,
           )
-        found[:, place[key]] = [_SIGNS[cell] for cell in cells]
-    return dict(zip(metrics, found, strict=True))
+        signs[:, place[key]] = [_SIGNS[cell] for cell in cells]
+    return dict(zip(metrics, signs, strict=True))
 
 
 def _by_key(
   name: str, tables: Sequence[scores.ScoreTable]
 ) -> dict[tuple[str, str, str], float]:
-  found: dict[tuple[str, str, str], float] = {}
+  by_key: dict[tuple[str, str, str], float] = {}
   for table in tables:
     if table.keys != scores.KEYS:
       raise files.RecordError(
@@ -238,12 +239,12 @@ def _by_key(
     for key, value, line in zip(
       table.rows, values.tolist(), table.lines, strict=True
     ):
-      if key in found:
+      if key in by_key:
         raise files.RecordError(
           f'a second score of {name} for {key}', path=table.path, line=int(line)
         )
-      found[key] = value
-  return found
+      by_key[key] = value
+  return by_key
 
 
 def report(data: Data, settings: Settings) -> tuple[list[Block], list[str]]:
@@ -251,14 +252,14 @@ def report(data: Data, settings: Settings) -> tuple[list[Block], list[str]]:
 
   Raises:
     files.RecordError: A file is not as it must be.
-    ValueError: No metric, or one of which there is no score at all.
+    InputError: No metric, or one of which there is no score at all.
   """
   if not settings.metrics:
-    raise ValueError('the report needs a metric')
+    raise InputError('the report needs a metric')
   for metric in settings.metrics:
     agreed = np.isfinite(data.agreement(metric)).any()
     if not agreed and not data.system_scores(metric):
-      raise ValueError(
+      raise InputError(
         f'there are no scores of {metric!r}: give NAME=FILE, or the name of a '
         'published metric'
       )
@@ -298,13 +299,13 @@ def _segment_tables(
     for k in complete:
       values[settings.metrics[k], pair] = float(agreed[k, ours].mean())
     if len(names) > 1 and settings.resamples:
-      found = pair_bootstrap.bootstrap_agreement(
+      replicates = pair_bootstrap.bootstrap_agreement(
         data.pairs.segment[ours],
         dict(zip(names, agreed[complete][:, ours], strict=True)),
         resamples=settings.resamples,
         seed=settings.seed + zlib.crc32(pair.encode()),
       )
-      marks.update(_marks(names, pair, values, found, settings))
+      marks.update(_marks(names, pair, values, replicates, settings))
   return _two_blocks(
     'Segment-level Kendall tau on DARR', values, marks, settings
   )
@@ -314,13 +315,13 @@ def _marks(
   names: list[str],
   column: str,
   values: dict[tuple[str, str], float],
-  found: bootstrap.Replicates,
+  replicates: bootstrap.Replicates,
   settings: Settings,
 ) -> dict[tuple[str, str], str]:
   each = clusters.marks(
     names,
     [values[name, column] for name in names],
-    found.p_values(),
+    replicates.p_values(),
     settings.unsupervised,
   )
   return {
@@ -374,7 +375,9 @@ def _two_blocks(
 def _system_tables(
   data: Data, settings: Settings, notes: list[str]
 ) -> list[Block]:
-  found = {metric: data.system_scores(metric) for metric in settings.metrics}
+  system_scores = {
+    metric: data.system_scores(metric) for metric in settings.metrics
+  }
   results: dict[str, dict[tuple[str, str], float]] = {'p': {}, 'k': {}}
   for pair in (*_into(), *_out_of()):
     table = wmt.read_wmt_da(
@@ -387,18 +390,20 @@ def _system_tables(
       )
       if not humans.is_human(system)
     }
-    for metric, given in found.items():
-      ours = [system for system in human if (pair, system) in given]
-      if not ours:
+    for metric, scores_of_systems in system_scores.items():
+      common = [
+        system for system in human if (pair, system) in scores_of_systems
+      ]
+      if not common:
         continue
-      if len(ours) < len(human):
-        lacking = ', '.join(sorted(set(human) - set(ours)))
+      if len(common) < len(human):
+        lacking = ', '.join(sorted(set(human) - set(common)))
         what = 'measured without them' if settings.intersect else 'not measured'
         notes.append(f'{pair}: {metric} has no score of {lacking}: {what}')
-        if not settings.intersect or len(ours) < 2:
+        if not settings.intersect or len(common) < 2:
           continue
-      x = [human[system] for system in ours]
-      y = [given[pair, system] for system in ours]
+      x = [human[system] for system in common]
+      y = [scores_of_systems[pair, system] for system in common]
       results['p'][metric, pair] = correlation.pearson(x, y)
       results['k'][metric, pair] = correlation.kendall(x, y)
   return [

@@ -25,7 +25,7 @@ def render_blocks(
   unsupervised metrics underlined (LaTeX; Markdown has the bold alone).
 
   Raises:
-    ValueError: An unknown style.
+    InputError: An unknown style.
   """
   tables.check_style(style)
   if style == 'json':

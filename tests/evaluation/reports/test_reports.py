@@ -6,6 +6,7 @@ import warnings
 import numpy as np
 import pytest
 
+from t5score_jax.errors import InputError
 from t5score_jax.evaluation import agreement, clusters, darr, outliers
 from t5score_jax.evaluation import scores as score_files
 from t5score_jax.evaluation.config import TESTS, AgreementConfig
@@ -118,26 +119,26 @@ def test_curves_over_the_best_systems():
   assert len(json.loads(tables.render_curve(curve, 'json'))['top_k']) == 3
   with pytest.raises(ValueError, match='top 7 of 6'):
     agreement.measure_top([g], AgreementConfig(level='system'), [2, 7])
-  with pytest.raises(ValueError, match='different numbers'):
+  with pytest.raises(InputError):
     agreement.measure_top([g], AgreementConfig(level='system'), [2, 2])
 
 
-def test_questions_about_tests_that_make_no_sense():
-  for options, said in [
-    ({'statistic': 'soft-accuracy'}, 'no segment level'),
+def test_invalid_configurations_of_tests_raise():
+  for options, named in [
+    ({'statistic': 'soft-accuracy'}, 'soft-accuracy'),
     (
       {'statistic': 'calibrated-accuracy', 'level': 'system'},
-      'no system level',
+      'calibrated-accuracy',
     ),
-    ({'test': 'sign'}, 'unknown test'),
-    ({'test': 'bootstrap'}, 'above 0'),
-    ({'permutations': 0}, '1 or more'),
-    ({'swap': 'halves'}, 'unknown swap'),
-    ({'unsupervised': ('a',)}, 'need a test'),
-    ({'outliers': 0}, 'above 0'),
-    ({'level': 'system', 'group': 'item'}, 'segment level'),
+    ({'test': 'sign'}, "'sign'"),
+    ({'test': 'bootstrap'}, 'bootstrap'),
+    ({'permutations': 0}, 'permutations'),
+    ({'swap': 'halves'}, "'halves'"),
+    ({'unsupervised': ('a',)}, 'test'),
+    ({'outliers': 0}, 'outliers'),
+    ({'level': 'system', 'group': 'item'}, 'group'),
   ]:
-    with pytest.raises(ValueError, match=said):
+    with pytest.raises(InputError, match=named):
       AgreementConfig(**options)
 
 
@@ -151,9 +152,9 @@ def test_one_system_and_one_segment_are_defined():
     single = grid(segments=1)
     for options in ({}, {'level': 'system'}, {'group': 'item'}):
       assert np.isfinite(ask([single], **options).cells['good', 'zh-en'].value)
-  with pytest.raises(ValueError, match='needs the segment scores of two'):
+  with pytest.raises(InputError):
     ask([one], level='system', statistic='soft-accuracy')
-  with pytest.raises(ValueError, match='at least two'):
+  with pytest.raises(InputError):
     ask([single], resamples=5)
 
 
@@ -287,7 +288,7 @@ def test_agreement_known_only_by_pair_is_read(wmt):
   assert np.isnan(agreed[~ours]).all() and np.isnan(agreed[3])
   assert agreed[:3].tolist() == [-1, 1, -1]
   path.write_text('\n'.join([*lines, 'zh-en\tx\ty\tz\t1']) + '\n')
-  with pytest.raises(score_files.files.RecordError, match='not one of the'):
+  with pytest.raises(score_files.files.RecordError):
     wmt20.Data(folder, {}).agreement('prism')
 
 
@@ -355,7 +356,7 @@ def test_pictures_are_drawn(tmp_path):
     plots.save(plots.scatter([panel], 'human', 'Scatter'), tmp_path / name)
   first, second = ((tmp_path / n).read_bytes() for n in ('a.svg', 'b.svg'))
   assert first == second and b'<svg' in first
-  with pytest.raises(ValueError, match='do not fit'):
+  with pytest.raises(InputError):
     plots.scatter([panel] * 13, 'human', 'Scatter')
 
 

@@ -13,6 +13,7 @@ from t5score_jax.commands import _metric_arguments
 from t5score_jax.commands import retention as command
 from t5score_jax.data import records
 from t5score_jax.data.records import Segment
+from t5score_jax.errors import InputError
 from t5score_jax.evaluation.reports import plot_labels, plots, retention
 from t5score_jax.metrics import base, registry
 
@@ -85,22 +86,17 @@ def test_the_interval_is_a_paired_bootstrap_over_segments():
 
 
 @pytest.mark.parametrize(
-  ('change', 'message'),
-  [
-    (lambda m: m[1:], '0 teachers'),
-    (lambda m: [*m, m[0]], '2 teachers'),
-    (lambda m: [*m, m[1]], 'one name'),
-  ],
+  'change', [lambda m: m[1:], lambda m: [*m, m[0]], lambda m: [*m, m[1]]]
 )
-def test_wrong_metrics_are_refused(change, message):
+def test_wrong_metrics_are_refused(change):
   metrics, human, groups = _measured()
-  with pytest.raises(ValueError, match=message):
+  with pytest.raises(InputError):
     retention.measure(change(metrics), human, groups, range(300))
 
 
 def test_wrong_numbers_are_refused():
   metrics, human, groups = _measured()
-  with pytest.raises(ValueError, match='lengths differ'):
+  with pytest.raises(InputError):
     retention.measure(metrics, human[1:], groups, range(300))
   with pytest.raises(ValueError, match="no metric 'x'"):
     retention.measure(metrics, human, groups, range(300), speed_against='x')
@@ -121,7 +117,7 @@ def test_formats_say_the_same():
       assert cell in text
     assert f'{100 * student["kept"]:.1f}' in text
     assert f'{student["teacher"]["c-d"]:.2f}' in text
-  with pytest.raises(ValueError, match='unknown format'):
+  with pytest.raises(InputError):
     retention.render(report, 'html')
 
 
@@ -134,7 +130,7 @@ def test_a_teacher_that_agrees_with_nobody_has_nothing_to_keep():
   assert (
     json.loads(retention.render(report, 'json'))['metrics'][1]['kept'] is None
   )
-  with pytest.raises(ValueError, match='nothing to draw'):
+  with pytest.raises(InputError):
     plots.sizes(report)
 
 
