@@ -229,7 +229,7 @@ def _report(
       indent=2,
     )
   lines = [
-    f'{fitted.segments} judged segments'
+    f'{fitted.segments} rated segments'
     + (f' ({unrated} rows without a rating left out)' if unrated else ''),
     f'root mean squared error on {args.human}, {found["folds"]} folds over '
     f'{found["groups"]} segment ids:',

@@ -1,11 +1,9 @@
-"""What an estimator learns from: rows of numbers of texts, with ratings.
+"""Training instances of a regressor: indices of texts, with ratings.
 
-A record with several references becomes several instances, and one that
-several people rated stands in a file several times: every reference and every
-judgment is an instance (COMES, section 4.1), while each text is kept once. And
-folds by document, for cross-validation. In plain Python and NumPy. Not here:
-what becomes of the texts (`fitting/crossvalidation.py`), nor batches
-(`inputs/texts.py`).
+Every reference of a record and every judgment is an instance (COMES, section
+4.1), while each distinct text is stored once. Also divides documents into
+folds for cross-validation. Plain Python and NumPy. Not here: encoding the texts
+(`fitting/text_cache.py`) and batches (`inputs/texts.py`).
 """
 
 from __future__ import annotations
@@ -17,26 +15,27 @@ from collections.abc import Iterable, Iterator, Sequence
 import numpy as np
 
 from t5score_jax.data.records import RecordError, Segment
+from t5score_jax.errors import InputError
 
-#: Fields by which a corpus may be divided.
+#: Fields by which a corpus can be divided.
 KEYS = ('document', 'segment', 'system', 'language_pair', 'source')
 
 
 class Texts:
-  """Distinct texts, numbered from 0 in the order in which they came."""
+  """Distinct texts, numbered from 0 in order of first occurrence."""
 
   def __init__(self, texts: Iterable[str] = ()):
-    """Numbers texts.
+    """Initializes the numbering.
 
     Args:
-      texts: The first ones.
+      texts: The first texts.
     """
     self._numbers: dict[str, int] = {}
     for text in texts:
       self.number(text)
 
   def number(self, text: str) -> int:
-    """The number of a text, a new one where it is new."""
+    """Returns the number of a text, adding the text if it is new."""
     return self._numbers.setdefault(text, len(self._numbers))
 
   def __len__(self) -> int:
@@ -46,7 +45,7 @@ class Texts:
     return iter(self._numbers)
 
   def digest(self) -> str:
-    """A name for these texts in this order, 64 hexadecimal digits."""
+    """Returns the SHA-256 of these texts in this order, in hexadecimal."""
     digest = hashlib.sha256()
     for text in self:
       encoded = text.encode('utf-8', 'surrogatepass')
@@ -59,13 +58,13 @@ class Instances:
   """N instances.
 
   Attributes:
-    hypothesis: Numbers of texts, int32 [N].
-    source: Likewise.
-    reference: Likewise; None where none is read.
-    ratings: float32 [N, D], NaN where a dimension was not rated.
-    record: The record that each comes from, int32 [N], ascending.
-    system: Numbers of the systems in the order of their names, int32 [N]; None
-      where a record has none.
+    hypothesis: Indices of the hypotheses in the texts, int32 [N].
+    source: Indices of the sources, int32 [N].
+    reference: Indices of the references, int32 [N]; None if none are read.
+    ratings: Ratings, float32 [N, D]; NaN where a dimension was not rated.
+    record: Index of the record of each instance, int32 [N], ascending.
+    system: Index of the system among the sorted system names, int32 [N]; None
+      if a record has no system.
   """
 
   hypothesis: np.ndarray
@@ -79,29 +78,29 @@ class Instances:
     return len(self.hypothesis)
 
   def of_records(self, chosen: np.ndarray) -> Instances:
-    """The instances of some records.
+    """Selects the instances of some records.
 
     Args:
-      chosen: Whether a record is meant, bool [records].
+      chosen: Mask of the records, bool [records].
     """
     return self._rows(chosen[self.record])
 
   def rated(self) -> Instances:
-    """The instances with a rating in any dimension; others teach nothing."""
+    """Selects the instances with a rating in at least one dimension."""
     return self._rows(~np.isnan(self.ratings).all(axis=1))
 
   def arrays(self) -> dict[str, np.ndarray]:
-    """What `training.texts.TextsDataset` reads, by the file's name."""
-    found = {
+    """Returns what `inputs.texts.TextsDataset` reads, by file name."""
+    arrays = {
       'hypothesis': self.hypothesis,
       'source': self.source,
       'ratings': self.ratings,
     }
     if self.reference is not None:
-      found['reference'] = self.reference
+      arrays['reference'] = self.reference
     if self.system is not None:
-      found['system'] = self.system
-    return found
+      arrays['system'] = self.system
+    return arrays
 
   def _rows(self, rows: np.ndarray) -> Instances:
     return Instances(
@@ -120,14 +119,15 @@ def build(
   texts: Texts,
   reference: bool = True,
 ) -> Instances:
-  """Makes instances of records, in their order.
+  """Builds instances from records, in order.
 
   Args:
     segments: The records, each with a source.
-    ratings: The dimensions, D names; a record may lack any of them.
-    texts: Numbers the texts; new ones are added.
-    reference: Whether references are read. Then each of a record's references
-      is an instance, and one at least is needed; otherwise a record is one.
+    ratings: The D names of the dimensions; a record may lack any of them.
+    texts: The numbering of texts, to which new texts are added.
+    reference: Whether references are read. If so, each record needs at least
+      one, and each reference makes an instance; otherwise each record makes
+      one.
 
   Returns:
     The instances.
@@ -142,16 +142,16 @@ def build(
       raise RecordError(f'{_place(segment, n)}: there is no source')
     if reference and not segment.references:
       raise RecordError(
-        f'{_place(segment, n)}: there is no reference; an estimator without '
-        'one has REFERENCE = False'
+        f'{_place(segment, n)}: no reference; set REFERENCE = '
+        'False for a regressor that reads none'
       )
     hypothesis = texts.number(segment.hypothesis)
     source = texts.number(segment.source)
-    found = [segment.ratings.get(name, np.nan) for name in ratings]
+    given = [segment.ratings.get(name, np.nan) for name in ratings]
     for one in segment.references if reference else ('',):
       number = texts.number(one) if reference else 0
       rows.append((hypothesis, source, number, n))
-      values.append(found)
+      values.append(given)
   columns = np.array(rows, np.int32).reshape(-1, 4).T
   systems = None
   if all(segment.system is not None for segment in segments):
@@ -169,19 +169,19 @@ def build(
 
 
 def averaged(segments: Sequence[Segment]) -> list[Segment]:
-  """Joins the judgments of one output by several people.
+  """Averages the judgments of one output by several annotators.
 
   Args:
-    segments: Records; those that differ in nothing but ratings are one.
+    segments: Records; those that differ only in ratings are one output.
 
   Returns:
-    One record each, in order of their first, with the mean of each rating over
-    those who gave it.
+    One record for each output, in order of first occurrence, with the mean of
+    each rating over the annotators who gave it.
   """
-  found: dict[Segment, list[Segment]] = {}
+  outputs: dict[Segment, list[Segment]] = {}
   for segment in segments:
     unrated = dataclasses.replace(segment, ratings={})
-    found.setdefault(unrated, []).append(segment)
+    outputs.setdefault(unrated, []).append(segment)
   return [
     dataclasses.replace(
       members[0],
@@ -191,13 +191,13 @@ def averaged(segments: Sequence[Segment]) -> list[Segment]:
         if (rating := [m for m in members if name in m.ratings])
       },
     )
-    for members in found.values()
+    for members in outputs.values()
   ]
 
 
 @dataclasses.dataclass(frozen=True)
 class Fold:
-  """Keys of documents, sorted: what is learned from, chosen by, tested on."""
+  """Sorted keys of the documents to train, validate and test on."""
 
   train: tuple[str, ...]
   validation: tuple[str, ...]
@@ -205,91 +205,91 @@ class Fold:
 
 
 def keys(segments: Sequence[Segment], by: str) -> list[str]:
-  """The key of each record.
+  """Returns the key of each record.
 
   Args:
     segments: The records.
     by: One of `KEYS`.
 
   Raises:
-    RecordError: A record without one.
-    ValueError: No such field.
+    RecordError: A record has no such field.
+    InputError: No such field.
   """
   if by not in KEYS:
-    raise ValueError(f'by {by!r}: use one of {", ".join(KEYS)}')
-  found = []
+    raise InputError(f'by {by!r}: use one of {", ".join(KEYS)}')
+  names = []
   for n, segment in enumerate(segments):
     key = getattr(segment, by)
     if key is None:
       raise RecordError(f'{_place(segment, n)}: there is no {by} to divide by')
-    found.append(key)
-  return found
+    names.append(key)
+  return names
 
 
 def folds(names: Iterable[str], count: int, seed: int = 0) -> list[Fold]:
-  """Divides documents into folds, in the same way on any machine.
+  """Divides documents into folds, identically on any machine.
 
-  The documents are ordered by a digest of seed and name and dealt into `count`
-  parts, whose sizes differ by one at most. Fold i is tested on part i,
-  validated on the part after it and trained on the rest: with ten 80, 10 and
-  10 of 100 documents (COMES, section 4.1).
+  The documents are sorted by a digest of seed and name and dealt into `count`
+  parts, whose sizes differ by at most one. Fold i is tested on part i,
+  validated on the next part and trained on the rest: of 100 documents in ten
+  folds 80, 10 and 10 (COMES, section 4.1).
 
   Args:
-    names: Keys of documents; each counts once.
-    count: Folds, at least 3.
-    seed: Another one, another division.
+    names: Keys of documents; duplicates count once.
+    count: Number of folds, at least 3.
+    seed: Seed of the division.
 
   Raises:
-    ValueError: Fewer than three folds, or fewer documents than folds.
+    InputError: Fewer than three folds, or fewer documents than folds.
 
   >>> folds('abcde', 5)[0].train == folds('edcba', 5)[0].train
   True
   """
   ordered = _ordered(names, seed)
   if count < 3:
-    raise ValueError(f'{count} folds: at least 3, for three different parts')
+    raise InputError(f'{count} folds: at least 3 are needed')
   if len(ordered) < count:
-    raise ValueError(f'{count} folds of {len(ordered)} documents: too few')
+    raise InputError(f'{count} folds of {len(ordered)} documents: too few')
   parts = [ordered[n::count] for n in range(count)]
-  found = []
+  divided = []
   for n in range(count):
     after = (n + 1) % count
     rest = [p for m, p in enumerate(parts) if m not in (n, after)]
-    found.append(
+    divided.append(
       Fold(
         tuple(sorted(sum(rest, []))),
         tuple(sorted(parts[after])),
         tuple(sorted(parts[n])),
       )
     )
-  return found
+  return divided
 
 
 def held_out(names: Iterable[str], share: float, seed: int = 0) -> set[str]:
-  """Chooses documents to validate by, in the same way on any machine.
+  """Chooses validation documents, identically on any machine.
 
   Args:
-    names: Keys of documents; each counts once.
-    share: Of the documents, between 0 and 1; one at least is chosen, and one
-      left.
-    seed: Another one, another choice.
+    names: Keys of documents; duplicates count once.
+    share: Share of the documents, between 0 and 1. At least one document is
+      chosen and one left.
+    seed: Seed of the choice.
 
   Raises:
-    ValueError: A share of another size, or fewer than two documents.
+    InputError: A share out of range, or fewer than two documents.
   """
   if not 0 < share < 1:
-    raise ValueError(f'share {share:g}: must lie between 0 and 1')
+    raise InputError(f'share {share:g}: must lie between 0 and 1')
   ordered = _ordered(names, seed)
   if len(ordered) < 2:
-    raise ValueError(
-      f'{len(ordered)} document to learn from and to choose by: at least 2'
+    raise InputError(
+      f'{len(ordered)} document to train and validate on: at least 2 are needed'
     )
   count = min(max(round(share * len(ordered)), 1), len(ordered) - 1)
   return set(ordered[:count])
 
 
 def _ordered(names: Iterable[str], seed: int) -> list[str]:
-  """Distinct names by a digest of seed and name."""
+  """Sorts distinct names by a digest of seed and name."""
 
   def rank(name: str) -> str:
     text = f'{seed}:{name}'.encode('utf-8', 'surrogatepass')
@@ -301,7 +301,7 @@ def _ordered(names: Iterable[str], seed: int) -> list[str]:
 def check_rated(
   segments: Iterable[Segment], ratings: Iterable[str], path: str
 ) -> None:
-  """Raises RecordError for a dimension that no record has a rating of."""
+  """Raises RecordError if no record is rated in one of the dimensions."""
   there = {name for segment in segments for name in segment.ratings}
   for name in ratings:
     if name not in there:
@@ -319,16 +319,16 @@ def check_folds(
   segments: Sequence[Segment],
   ratings: Sequence[str],
 ) -> None:
-  """Finds out before training what would end it.
+  """Checks that every fold has rated records to train and validate on.
 
   Args:
     divided: The folds.
-    names: The key of each record, N.
-    segments: The records, N.
+    names: The key of each of N records.
+    segments: The N records.
     ratings: The dimensions.
 
   Raises:
-    ValueError: A fold has nothing rated to learn from, or to choose by.
+    InputError: A fold has none.
   """
   rated = {
     name
@@ -338,16 +338,15 @@ def check_folds(
   for number, fold in enumerate(divided, 1):
     for part in ('train', 'validation'):
       if rated.isdisjoint(getattr(fold, part)):
-        raise ValueError(
+        raise InputError(
           f'fold {number}: no rated record for {part}; give fewer --folds'
         )
 
 
 def _place(segment: Segment, number: int) -> str:
-  told = [
+  ids = [
     f'{name} {value}'
     for name in ('system', 'document', 'segment')
     if (value := getattr(segment, name)) is not None
   ]
-  said = f' ({", ".join(told)})' if told else ''
-  return f'record {number + 1}{said}'
+  return f'record {number + 1}' + (f' ({", ".join(ids)})' if ids else '')

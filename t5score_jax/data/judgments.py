@@ -1,12 +1,12 @@
 """Human judgments as groups and pairs, the training material of equation 3.
 
 A group is one shared text (a reference or a source) with all its rated
-hypotheses; a pair is two of them with unlike ratings. For choosing what is
-trained on, in plain Python and NumPy. Not for reading files (`records`,
-`tasks/`) nor for batches (`features`).
+hypotheses; a pair is two of them with different ratings. This module selects
+training material, in plain Python and NumPy. It does not read files
+(`data/records.py`, `tasks/`) or build batches (`inputs/feature_converters.py`).
 
-What T5Score (Qin et al. 2022, section 3.3) does are the defaults: all pairs
-with a gap above 0, systems that are people left out, the first reference.
+The defaults follow T5Score (Qin et al. 2022, section 3.3): all pairs with a
+rating gap above 0, human translations left out, the first reference.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ class Group:
 
   Attributes:
     shared: The text that all hypotheses are compared with.
-    hypotheses: The texts that were rated, at least one.
+    hypotheses: The rated texts, at least one.
     ratings: One finite number each, larger is better.
-    systems: What made each hypothesis; None where that is not known.
+    systems: The system that produced each hypothesis; None if unknown.
     language_pair: For example `zh-en`.
     document: The document's id.
     segment: The segment's id.
@@ -54,15 +54,15 @@ class Selection:
   """How many segments became part of a group, and why the others did not.
 
   Attributes:
-    segments: All that were offered.
-    used: Those in a group.
-    groups: The groups.
-    human: Left out: made by people.
-    unrated: Left out: no rating of the wanted name.
-    without_shared: Left out: no (or an empty) reference or source.
+    segments: All segments given.
+    used: Segments in a group.
+    groups: Groups kept.
+    human: Left out: written by humans.
+    unrated: Left out: no rating of the requested name.
+    without_shared: Left out: no reference or source, or an empty one.
     without_pair: Left out: their group is too small, or its ratings are all
       equal, so that it has no pair.
-    merged: Hypotheses that an identical one of the group already stood for.
+    merged: Hypotheses merged with an identical one of their group.
   """
 
   segments: int = 0
@@ -98,7 +98,7 @@ def groups(
   min_size: int = 2,
   merge_identical: bool = False,
 ) -> tuple[list[Group], Selection]:
-  """Gathers the segments that share a text.
+  """Groups the segments that share a text.
 
   Segments belong together if their language pair, document, segment id and
   shared text are equal, as far as they have them.
@@ -107,16 +107,16 @@ def groups(
     segments: Segments with ratings, in any order.
     rating: The name of the rating.
     shared: `'reference'`, the first one, or `'source'`.
-    leave_out: Says by a system's name that its hypotheses are not wanted; None
-      keeps all.
-    min_size: The smallest group to keep. From 2 on a group needs unlike
-      ratings as well: one without any pair has nothing to teach.
-    merge_identical: Whether equal hypotheses of a group become one, with the
-      mean of their ratings; its system is that of the first.
+    leave_out: Predicate on a system's name; hypotheses for which it is true are
+      left out. None keeps all.
+    min_size: The smallest group to keep. From 2 on, a group also needs at least
+      two different ratings: without a pair there is nothing to learn.
+    merge_identical: Whether identical hypotheses of a group are merged, with
+      the mean of their ratings and the system of the first.
 
   Returns:
-    The groups in the order of their first segments, each with its hypotheses
-    in their order, and the counts of what was used and what was left out.
+    The groups in the order of their first segments, their hypotheses in input
+    order, and the counts of segments used and left out.
 
   Raises:
     ValueError: An unknown kind of shared text, or segments but not one of them
@@ -183,7 +183,7 @@ def _group(key: _Key, members: Sequence[Segment], rating: str) -> Group:
 
 
 def _merge(group: Group) -> Group:
-  """Makes equal hypotheses one, with the mean of their ratings."""
+  """Merges identical hypotheses and averages their ratings."""
   members: dict[str, list[int]] = {}
   for index, hypothesis in enumerate(group.hypotheses):
     members.setdefault(hypothesis, []).append(index)
@@ -199,20 +199,20 @@ def _merge(group: Group) -> Group:
 
 
 def pairs(ratings: Sequence[float], min_gap: float = 0.0) -> np.ndarray:
-  """All pairs of a group, the better hypothesis first.
+  """Returns all pairs of a group, the better hypothesis first.
 
   >>> pairs([0.5, 2.0, 0.5]).tolist()
   [[1, 0], [1, 2]]
 
   Args:
     ratings: The hypotheses' ratings, [n].
-    min_gap: Pairs count whose ratings differ by more than this.
+    min_gap: The gap that a pair's ratings must exceed.
 
   Returns:
-    int32 [pairs, 2]: indices into the group, in order; empty if there is none.
+    int32 [pairs, 2]: indices into the group, sorted; empty without pairs.
 
   Raises:
-    ValueError: A negative gap, which would make every pair count twice.
+    ValueError: A negative gap, which would count every pair twice.
   """
   if min_gap < 0:
     raise ValueError(f'min_gap is {min_gap}; it must be 0 or more')

@@ -1,17 +1,17 @@
-"""Folders of pairs in shards: found again, checked, each written whole.
+"""Folders of pairs in shards, each written atomically and verified on reading.
 
-    manifest.json        what the whole is: kind, identity, shards once known
-    part-00000.jsonl.gz  rows, one JSON object a line
-    part-00000.json      how many, the file's SHA-256, what was counted
+    manifest.json        kind, identity and, once known, number of shards
+    part-00000.jsonl.gz  rows, one JSON object per line
+    part-00000.json      number of rows, SHA-256 of the file, counts
 
-The description of a shard is written after its rows, so that a shard is done
-if both are there and the hash is right. Shards don't know of each other:
-several machines can write into one folder. Not here: what stands in the rows
-(`pairs`).
+The description of a shard is written after its rows: a shard is done if both
+exist and the hash matches. Shards are independent, so that several machines
+can write into one folder. Not here: which pairs there are (`data/pairs.py`).
 """
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import re
@@ -32,14 +32,13 @@ class Folder:
   """A folder of shards that is being written.
 
   Args:
-    path: made if need be.
-    kind: what its rows are, 'pairs' or 'annotations'.
-    identity: what makes these rows others than those of another run, JSON; a
-      folder with another identity is left alone.
+    path: The folder; created with the first shard.
+    kind: What the rows are, 'pairs' or 'annotations'.
+    identity: What the rows depend on, JSON. A folder with another identity is
+      refused.
 
   Raises:
-    RunError: the folder is of another run, or no folder of shards.
-    OSError: it can't be made.
+    RunError: The folder belongs to another run or holds something else.
   """
 
   def __init__(
@@ -62,13 +61,13 @@ class Folder:
     """Writes the manifest.
 
     Args:
-      **more: what is known of the whole, JSON; for example ``shards``.
+      **more: Further entries, JSON; for example `shards`.
     """
     self.path.mkdir(parents=True, exist_ok=True)
     runs.write_json(self.path / MANIFEST, {**self._whole, **more})
 
   def done(self, number: int) -> dict[str, Any] | None:
-    """The description of a shard that is complete and intact, else None."""
+    """Returns the description of a shard if it is complete, else None."""
     info = shard_info(self.path, number)
     path = self.path / shard_name(number)
     if info is None or not path.is_file():
@@ -76,7 +75,7 @@ class Folder:
     return info if runs.digest(path) == info.get('sha256') else None
 
   def is_complete(self) -> bool:
-    """Whether the number of shards is known, and all are there and intact."""
+    """Whether the number of shards is known and all are complete."""
     path = self.path / MANIFEST
     count = runs.read_json(path).get('shards') if path.exists() else None
     return isinstance(count, int) and all(
@@ -89,26 +88,26 @@ class Folder:
     """Writes a shard.
 
     Args:
-      number: from 0.
-      rows: texts and finite numbers by column.
-      info: what else to say of it, JSON.
+      number: The shard, from 0.
+      rows: Texts and finite numbers by column.
+      info: Further entries of the description, JSON.
 
     Returns:
-      Its description.
+      The description.
 
     Raises:
-      RecordError: a value can't be written.
-      OSError: the file can't be written.
+      RecordError: A value cannot be written.
+      OSError: The file cannot be written.
     """
     path = self.path / shard_name(number)
     counted = _Counted(rows)
     tables.write_table(path, counted, 'jsonl')
-    found = {'rows': counted.count, 'sha256': runs.digest(path), **info}
-    runs.write_json(_info_path(self.path, number), found)
-    return found
+    description = {'rows': counted.count, 'sha256': runs.digest(path), **info}
+    runs.write_json(_info_path(self.path, number), description)
+    return description
 
   def remove_from(self, number: int) -> None:
-    """Removes the shards from this one on, left by a run that was cut off."""
+    """Removes this and later shards, left by an interrupted run."""
     for path in list(self.path.glob('part-*')):
       match = _NAME.fullmatch(path.name)
       if match and int(match[1]) >= number:
@@ -117,7 +116,7 @@ class Folder:
 
 
 class _Counted:
-  """Rows that are counted as they go by."""
+  """Counts rows as they are iterated."""
 
   def __init__(self, rows: Iterable[Row]):
     self._rows = rows
@@ -130,7 +129,7 @@ class _Counted:
 
 
 def shard_name(number: int) -> str:
-  """The name of a shard's file."""
+  """Returns the file name of a shard."""
   return f'part-{number:05d}.jsonl.gz'
 
 
@@ -139,89 +138,84 @@ def _info_path(folder: Path, number: int) -> Path:
 
 
 def shard_info(folder: Path, number: int) -> dict[str, Any] | None:
-  """A shard's description; None if it has none, or a damaged one."""
+  """Reads a shard's description; None if it is missing or damaged."""
   try:
-    found = runs.read_json(_info_path(folder, number))
+    info = runs.read_json(_info_path(folder, number))
   except (FileNotFoundError, RunError):
     return None
-  whole = isinstance(found.get('rows'), int) and 'sha256' in found
-  return found if whole else None
+  whole = isinstance(info.get('rows'), int) and 'sha256' in info
+  return info if whole else None
 
 
 def manifest(folder: str | os.PathLike[str], kind: str) -> dict[str, Any]:
-  """The manifest of a folder, which must be of this kind.
+  """Reads the manifest of a folder of this kind.
 
   Raises:
-    RunError: it isn't.
+    RunError: The folder is of another kind.
   """
   path = Path(folder) / MANIFEST
   if not path.is_file():
     raise RunError(
-      f'{folder}: no folder of {kind}; it has no {MANIFEST}'
-      + (' yet: is the run that writes it finished?' * Path(folder).is_dir())
+      f'{folder}: no folder of {kind}, or not finished yet; it has no '
+      f'{MANIFEST}'
     )
-  found = runs.read_json(path)
-  _check_kind(Path(folder), found, kind)
-  return found
+  value = runs.read_json(path)
+  _check_kind(Path(folder), value, kind)
+  return value
 
 
 def complete(folder: str | os.PathLike[str], kind: str) -> list[dict[str, Any]]:
-  """The descriptions of all shards of a folder that is complete.
+  """Reads the descriptions of all shards of a complete folder.
 
   Raises:
-    RunError: a shard is missing or damaged.
+    RunError: A shard is missing or damaged.
   """
   path = Path(folder)
   count = manifest(path, kind).get('shards')
   if not isinstance(count, int):
     raise RunError(
-      f'{folder}: the run that writes it is not finished; give its command '
-      'once more'
+      f'{folder}: the run that writes it is not finished; repeat its command'
     )
-  found = []
+  descriptions = []
   for number in range(count):
     info = shard_info(path, number)
     if info is None or not (path / shard_name(number)).is_file():
       raise RunError(
         f'{path / shard_name(number)}: is not there yet, or its description '
         f'({_info_path(path, number).name}) is missing or damaged; {count} '
-        'shards belong to this folder: give the command that writes it once '
-        'more'
+        'shards belong to this folder: repeat the command that writes it'
       )
-    found.append(info)
-  return found
+    descriptions.append(info)
+  return descriptions
 
 
 def read_rows(
   folder: str | os.PathLike[str], number: int, sha256: str | None = None
 ) -> list[dict[str, Any]]:
-  """The rows of a shard.
+  """Reads the rows of a shard.
 
   Args:
-    folder: where it is.
-    number: from 0.
-    sha256: what its bytes must be; None for anything.
+    folder: The folder of shards.
+    number: The shard, from 0.
+    sha256: The expected SHA-256; None skips the check.
 
   Raises:
-    RunError: its bytes are others.
-    RecordError: a line is not an object.
+    RunError: The file has another SHA-256.
+    RecordError: A line is not a JSON object.
   """
   path = Path(folder) / shard_name(number)
   if sha256 is not None and runs.digest(path) != sha256:
     raise RunError(
-      f'{path}: damaged (its SHA-256 is not the one that was noted); give the '
-      'command that writes it once more'
+      f'{path}: damaged (its SHA-256 is not the recorded one); repeat the '
+      'command that writes it'
     )
   with files.open_text(path) as lines:
     if (first := next(lines, None)) is None:
       return []
-    found = tables.read_table(_chain(first, lines), str(path), 'jsonl')
-    return [row for _, row in found.rows]
-
-
-def _chain(first: str, rest: Iterator[str]) -> Iterator[str]:
-  yield first
-  yield from rest
+    table = tables.read_table(
+      itertools.chain([first], lines), str(path), 'jsonl'
+    )
+    return [row for _, row in table.rows]
 
 
 def _check_kind(path: Path, there: Mapping[str, Any], kind: str) -> None:

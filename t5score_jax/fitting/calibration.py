@@ -1,17 +1,17 @@
-"""Calibration: from a metric's scores to the scale on which people rated.
+"""Calibration of a metric's scores to the scale of human ratings.
 
-A T5Score is a mean log-probability: it ranks texts, and -1.7 by itself means
+A T5Score is a mean log-probability: it ranks texts, but -1.7 by itself means
 nothing (Qin et al. 2022, Limitations). A calibration is an increasing function
-from scores to ratings, fitted on judged segments that the metric was not
-trained on. It is fitted once, kept beside the weights, and named in the
-signature of every score that went through it.
+from scores to ratings, fitted on rated segments that the metric was not
+trained on. It is fitted once, stored beside the weights, and named in the
+signature of every calibrated score.
 
-Every calibration here increases strictly, so that it leaves ranks, ties, and
-with them Kendall's and Spearman's coefficients of segments, as they are. A
-system's value is the mean of its calibrated segments; an affine calibration
-leaves the order of systems too, an isotonic one may move close systems.
+Every calibration increases strictly and thus preserves ranks, ties, and
+segment-level Kendall and Spearman coefficients. A system's value is the mean
+of its calibrated segments; an affine calibration also preserves the order of
+systems, an isotonic one may exchange close systems.
 
-Not for judging how well a metric agrees with people (`evaluation`).
+Not here: agreement of a metric with human judgments (`evaluation/`).
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ _FREE_KEYS = ('nrefs', 'version', 'calibration')
 
 
 class CalibrationError(T5ScoreError, ValueError):
-  """A calibration can't be fitted, read or used; the message says why."""
+  """A calibration cannot be fitted, read or used."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -55,11 +55,11 @@ class Calibration:
     method: 'isotonic' or 'affine'.
     scores: Knots on the metric's scale, float64 [K], increasing, K >= 2.
     ratings: Their values on the human scale, float64 [K], increasing.
-    slopes: Of the lines before the first and after the last knot.
-    target: What the human scale is called, for example 'da_z'.
-    signature: The metric with which it was fitted.
-    segments: How many judged segments it was fitted on.
-    report: Numbers about the fit, for people; see `cross_validate`.
+    slopes: Slopes of the lines before the first and after the last knot.
+    target: Name of the human scale, for example 'da_z'.
+    signature: Signature of the metric it was fitted with.
+    segments: Number of rated segments it was fitted on.
+    report: Quality of the fit; see `cross_validate`.
   """
 
   method: str
@@ -94,7 +94,7 @@ class Calibration:
 
   @property
   def name(self) -> str:
-    """For signatures: method, target, 8 hex digits of the function."""
+    """Name in signatures: method, target, 8 hex digits of a digest."""
     text = json.dumps(
       [self.scores.tolist(), self.ratings.tolist(), self.slopes]
     )
@@ -114,14 +114,14 @@ def fit(
   'affine' is the regression line. 'isotonic' is isotonic regression, joined
   through the centres of its blocks (centred isotonic regression, Oron and
   Flournoy 2017) with 1% of the regression line mixed in, and continued with
-  the line's slope beyond the judged scores.
+  the line's slope beyond the range of the scores.
 
   Args:
-    scores: The metric's, [N].
-    ratings: People's, [N].
+    scores: The metric's scores, [N].
+    ratings: Human ratings, [N].
     method: 'isotonic' or 'affine'.
-    target: What the human scale is called; letters, digits, `_`, `.`, `-`.
-    signature: The metric's.
+    target: Name of the human scale; letters, digits, `_`, `.`, `-`.
+    signature: Signature of the metric.
 
   Raises:
     CalibrationError: Too few segments, or scores that do not rise with the
@@ -167,7 +167,7 @@ def _checked(
     raise CalibrationError('scores and ratings must be finite')
   if len(x) < least or len(np.unique(x)) < 2:
     raise CalibrationError(
-      f'{len(x)} judged segments with {len(np.unique(x))} distinct scores: '
+      f'{len(x)} rated segments with {len(np.unique(x))} distinct scores: '
       f'at least {least} and 2 are needed{why}'
     )
   return x, y
@@ -176,32 +176,32 @@ def _checked(
 def _centred_isotonic(
   x: np.ndarray, y: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
-  """Isotonic regression as knots that increase strictly in both."""
+  """Isotonic regression as knots that increase strictly on both axes."""
   distinct, inverse, counts = np.unique(
     x, return_inverse=True, return_counts=True
   )
   means = np.bincount(inverse, weights=y) / counts
-  found = optimize.isotonic_regression(means, weights=counts)
-  starts = found.blocks[:-1]
+  fitted = optimize.isotonic_regression(means, weights=counts)
+  starts = fitted.blocks[:-1]
   sizes = np.add.reduceat(counts, starts)
   centres = np.add.reduceat(distinct * counts, starts) / sizes
-  values = found.x[starts]
-  # A block that rounding left equal to the one before adds nothing.
+  values = fitted.x[starts]
+  # Drop blocks that rounding made equal to their predecessor.
   keep = np.concatenate([[True], np.diff(values) > 0])
   centres, values = centres[keep], values[keep]
   if len(centres) == 1:
-    # Flat everywhere: the line's share alone makes it rise.
+    # Flat everywhere: only the mixed-in line makes it increase.
     return np.array([distinct[0], distinct[-1]]), np.repeat(values, 2)
   return centres, values
 
 
 def least_segments(folds: int) -> int:
-  """How many judged segments, each with an id of its own, `folds` need.
+  """Returns how many rated segments with distinct ids `folds` folds need.
 
-  The greatest fold is left out of a fit, and what remains must be enough.
+  The segments outside the largest fold must suffice for a fit.
 
   Args:
-    folds: 2 or more.
+    folds: Number of folds, at least 2.
   """
   count = _LEAST + 1
   while count - -(-count // folds) < _LEAST:
@@ -216,15 +216,15 @@ def cross_validate(
   folds: int = FOLDS,
   seed: int = 0,
 ) -> dict[str, Any]:
-  """How far calibrated scores are from ratings that were not fitted.
+  """Measures the error of calibrated scores on ratings not fitted.
 
   Args:
-    scores: The metric's, [N].
-    ratings: People's, [N].
-    groups: What must not be split, [N]: the segments' ids, so that another
-      system's translation of a test segment is never fitted.
-    folds: Number of parts.
-    seed: Of the division into folds.
+    scores: The metric's scores, [N].
+    ratings: Human ratings, [N].
+    groups: Keys that are not divided, [N]: the segments' ids, so that no
+      translation of a test segment is fitted.
+    folds: Number of folds.
+    seed: Seed of the division into folds.
 
   Returns:
     'rmse': root mean squared error of 'constant' (the mean rating), 'affine'
@@ -254,9 +254,9 @@ def cross_validate(
       try:
         fitted = fit(x[train], y[train], method)
       except CalibrationError as error:
-        # What is counted there is a part of what was given.
+        # The counts in `error` are of the training part only.
         raise CalibrationError(
-          f'{len(x)} judged segments in {folds} folds; without fold {k + 1}: '
+          f'{len(x)} rated segments in {folds} folds; without fold {k + 1}: '
           f'{error}'
         ) from error
       predictions[method][test] = fitted(x[test])
@@ -282,7 +282,7 @@ def cross_validate(
 def with_report(
   calibration: Calibration, report: Mapping[str, Any]
 ) -> Calibration:
-  """The same function with numbers about its fit."""
+  """Returns the calibration with a report of its fit."""
   return dataclasses.replace(calibration, report=dict(report))
 
 
@@ -290,16 +290,16 @@ def apply(scores: base.Scores, calibration: Calibration) -> base.Scores:
   """Puts scores on the human scale.
 
   Args:
-    scores: Of the metric with which the calibration was fitted.
-    calibration: The function.
+    scores: Scores of the metric that the calibration was fitted with.
+    calibration: The calibration.
 
   Returns:
-    The scores with calibrated float64 values; the component `uncalibrated`
-    holds what they were, other components are as they were, the signature
-    names the calibration, and a system's value is the mean.
+    The scores with calibrated float64 values. The component `uncalibrated`
+    holds the original values, the signature names the calibration, and a
+    system's value is the mean. Other components are unchanged.
 
   Raises:
-    CalibrationError: The scores are of another metric, model or setting.
+    CalibrationError: The scores come from another metric, model or setting.
   """
   check_signature(scores.signature, calibration)
   head, mark, version = scores.signature.rpartition('|version:')
@@ -316,21 +316,21 @@ def apply(scores: base.Scores, calibration: Calibration) -> base.Scores:
 def check_signature(
   signature: str, calibration: Calibration, complete: bool = True
 ) -> None:
-  """Raises CalibrationError if a calibration is of another metric.
+  """Raises CalibrationError if a calibration belongs to another metric.
 
   The number of references and the version of this package may differ.
 
   Args:
-    signature: Of a metric, or of scores.
+    signature: The signature of a metric or of scores.
     calibration: The calibration.
-    complete: Whether the signature is that of scores; a metric's own does not
-      say yet what the segments decide.
+    complete: Whether the signature is one of scores; that of a metric lacks
+      what depends on the segments.
   """
   if not calibration.signature:
     return
   fitted, used = _settings(calibration.signature), _settings(signature)
   different = [
-    f'{key} {fitted.get(key, "-")} there, {used.get(key, "-")} here'
+    f'{key} {fitted.get(key, "-")} before, {used.get(key, "-")} now'
     for key in {**fitted, **used}
     if key not in _FREE_KEYS
     and fitted.get(key) != used.get(key)
@@ -350,8 +350,8 @@ def _settings(signature: str) -> dict[str, str]:
 
 
 def write(path: str | os.PathLike[str], calibration: Calibration) -> None:
-  """Writes a calibration as JSON; the file appears whole or not at all."""
-  found = {
+  """Writes a calibration as JSON, atomically."""
+  values = {
     'format': FORMAT,
     **dataclasses.asdict(calibration),
     'scores': calibration.scores.tolist(),
@@ -359,15 +359,15 @@ def write(path: str | os.PathLike[str], calibration: Calibration) -> None:
     'slopes': list(calibration.slopes),
   }
   with files.write_atomically(path) as stream:
-    json.dump(found, stream, indent=1)
+    json.dump(values, stream, indent=1)
     stream.write('\n')
 
 
 def read(path: str | os.PathLike[str]) -> Calibration:
-  """Reads a calibration, or the one in a model's folder.
+  """Reads a calibration from a file or a model's folder.
 
   Raises:
-    CalibrationError: There is none, or a damaged one.
+    CalibrationError: There is none, or it is damaged.
   """
   file = Path(path)
   if file.is_dir():
@@ -377,10 +377,10 @@ def read(path: str | os.PathLike[str]) -> Calibration:
       f'{file}: there is no calibration (`t5score calibrate` makes one)'
     )
   try:
-    found = json.loads(file.read_text('utf-8'))
-    if found.pop('format') != FORMAT:
+    values = json.loads(file.read_text('utf-8'))
+    if values.pop('format') != FORMAT:
       raise CalibrationError(f'only format {FORMAT} can be read')
-    found['slopes'] = tuple(found['slopes'])
-    return Calibration(**found)
+    values['slopes'] = tuple(values['slopes'])
+    return Calibration(**values)
   except (ValueError, TypeError, KeyError, AttributeError) as error:
     raise CalibrationError(f'{file}: damaged calibration ({error})') from error

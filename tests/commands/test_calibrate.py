@@ -156,7 +156,7 @@ def test_only_for_its_own_metric():
   fitted = calibrations.fit(*noisy(), signature=SIGNATURE)
   other = base.format_signature({'metric': 'toy', 'nrefs': 3, 'case': 'mixed'})
   with pytest.raises(
-    calibrations.CalibrationError, match='case lc there, mixed here'
+    calibrations.CalibrationError, match='case lc .*mixed'
   ):
     calibrations.apply(base.Scores([0.0], other), fitted)
   same = base.format_signature({'metric': 'toy', 'nrefs': 3, 'case': 'lc'})
@@ -196,7 +196,7 @@ def test_the_two_verbs(tmp_path, capsys, judged):
   command = ['calibrate', '-m', 'chrf', '--input', str(judged)]
   assert cli.main([*command, '--human', 'da', '-o', str(output)]) == 0
   text = capsys.readouterr().out
-  assert '60 judged segments (1 rows without a rating left out)' in text
+  assert '60 rated segments (1 rows without a rating left out)' in text
   assert 'metric:chrf' in text.lower()
   plain = scored(capsys, judged)
   found = scored(capsys, judged, '--calibration', str(output))
@@ -281,7 +281,7 @@ def test_the_least_number_of_segments(folds):
   calibrations.cross_validate(rising, rising, range(least), folds)
   with pytest.raises(
     calibrations.CalibrationError,
-    match=f'{least - 1} judged segments .* at least {least} and 2 .* {folds}',
+    match=f'{least - 1} rated segments .* at least {least} and 2 .* {folds}',
   ):
     calibrations.cross_validate(rising[1:], rising[1:], range(least - 1), folds)
 
@@ -292,7 +292,7 @@ def test_a_fold_is_not_taken_for_the_file():
   groups = [0] * 8 + [1, 2, 3, 4, 5, 6]
   with pytest.raises(
     calibrations.CalibrationError,
-    match=r'^14 judged segments in 5 folds; without fold \d: [56] judged',
+    match=r'^14 rated segments in 5 folds; without fold \d: [56] rated',
   ):
     calibrations.cross_validate(rising, rising, groups, 5)
 
@@ -323,4 +323,4 @@ def test_embedded_calibration(capsys, judged):
 
   code = cli.main([*model, '--calibration', 'model', '--direction', 'recall'])
   captured = capsys.readouterr()
-  assert code == 1 and 'direction f there, recall here' in captured.err
+  assert code == 1 and 'direction f before, recall now' in captured.err

@@ -200,11 +200,11 @@ def test_an_estimator_with_one_output_is_gone_on_from(place, capsys):
   """COMES_MT (section 3): each output begins as the single one."""
   ratings = ('--ratings', 'coherence')
   single = '--gin.OUTPUTS=("score",)'
-  assert place.run('single', single, ratings=ratings) == 0
+  assert place.run('single', single, '--gin.EPOCHS=1', ratings=ratings) == 0
   capsys.readouterr()
   path = f"--gin.ENCODER_PATH='{place.folder / 'single' / 'model'}'"
   still = '--gin.LEARNING_RATE=0.0'
-  assert place.run('widened', path, still) == 0
+  assert place.run('widened', path, still, '--gin.EPOCHS=1') == 0
   one = place.params('single/model')
   wide = place.params('widened/model')
   for name, array in one.items():
@@ -214,9 +214,7 @@ def test_an_estimator_with_one_output_is_gone_on_from(place, capsys):
     np.testing.assert_allclose(wide[name], wanted, atol=1e-6, err_msg=name)
 
 
-def test_a_run_that_was_stopped_goes_on(place, monkeypatch, capsys):
-  more = ['--gin.RANDOM_SEED=5']
-  assert place.run('through', *more) == 0
+def test_a_run_that_was_stopped_goes_on(place, fitted, monkeypatch, capsys):
   checks = []
 
   def check(self):
@@ -227,11 +225,11 @@ def test_a_run_that_was_stopped_goes_on(place, monkeypatch, capsys):
 
   with monkeypatch.context() as patch:
     patch.setattr(stopping.Stopping, 'check', check)
-    assert place.run('stopped', *more) == 75
+    assert place.run('stopped', STANDARDIZED) == 75
   assert 'preempted; the same command goes on' in capsys.readouterr().err
   assert not (place.folder / 'stopped' / 'model').exists()
-  assert place.run('stopped', *more) == 0
-  _same(place.params('stopped/model'), place.params('through/model'))
+  assert place.run('stopped', STANDARDIZED) == 0
+  _same(place.params('stopped/model'), fitted)
 
 
 @pytest.mark.slow
@@ -250,7 +248,8 @@ def test_the_whole_network_is_tuned_after_its_head(place, capsys):
   [
     (['--gin.RANDOM_SEED=3', '--work', 'one'], 2,
      'configuration: .*RANDOM_SEED = 3'),
-    (['--validation', 'rated.jsonl', '--work', 'one'], 2, 'records: the contents'),
+    (['--validation', 'rated.jsonl', '--work', 'one'], 2,
+     'records: the contents'),
     (['--ratings', 'coherence', '--work', 'e1'], 2, '2 outputs .*1 ratings'),
     (['--ratings', 'a,b', '--work', 'e2'], 1, "no column 'a'"),
     (['--validation', 'rated.jsonl', 'where:system=none', '--work', 'e4'], 1,

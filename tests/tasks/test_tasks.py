@@ -389,9 +389,10 @@ def test_a_mixture_samples_by_these_rates():
   )
   snow = 'Snow covers the yard.'
   drawn = [
-    _DECODE(x['inputs']) == snow for x in dataset.take(2000).as_numpy_iterator()
+    _DECODE(x['inputs']) == snow for x in dataset.take(400).as_numpy_iterator()
   ]
-  assert abs(np.mean(drawn) - (1 - share)) < 0.04
+  # Three standard deviations.
+  assert abs(np.mean(drawn) - (1 - share)) < 3 * (0.25 / 400) ** 0.5
 
 
 def test_vocabulary_of_the_tasks_is_ours(sentencepiece_model, tmp_path):
@@ -432,9 +433,9 @@ def test_order_is_the_seeds():
     dataset = task.get_dataset(LENGTHS, 'train', shuffle=True, seed=seed)
     return [x['ratings'].tolist() for x in dataset.as_numpy_iterator()]
 
-  assert order(1) == order(1)
-  assert sorted(order(1)) == sorted(order(2))
-  assert len({str(order(seed)) for seed in range(4)}) > 1
+  first, again, other = order(1), order(1), order(2)
+  assert first == again
+  assert sorted(first) == sorted(other) and first != other
 
 
 def test_compressed_corpus(tmp_path):
