@@ -1,11 +1,30 @@
 """Errors that users see: each says what is wrong, where, and what to do.
 
-`cli.main` prints them in one line and ends with their exit code; a traceback
-means a fault of this library. Python callers catch `T5ScoreError`, or one of
-the subclasses that modules define beside what raises them.
+`cli.main` is the one place that catches them: it prints one line and exits
+with the error's code. A traceback means a fault of this library. Python callers
+catch `T5ScoreError`, or one of the subclasses that modules define beside what
+raises them.
 """
 
 from __future__ import annotations
+
+import re
+import sys
+
+# Exit codes of runs that a signal ended: Ctrl-C as a shell reports it, SIGTERM
+# as EX_TEMPFAIL of sysexits.h, 'try again'.
+STOPPED = {'interrupted': 130, 'preempted': 75}
+
+# Optional packages, by the name that is imported, and the extra that has them.
+_EXTRAS = {
+  **dict.fromkeys(('seqio', 'tensorflow', 'tensorflow_datasets'), 'train'),
+  **dict.fromkeys(('clu', 'tensorboard'), 'train'),
+  **dict.fromkeys(('sklearn', 'statsmodels', 'pandas', 'jinja2'), 'board'),
+  **dict.fromkeys(('starlette', 'uvicorn', 'multipart'), 'server'),
+  'python_multipart': 'server',
+  'matplotlib': 'plot',
+  'libtpu': 'tpu',
+}
 
 
 class T5ScoreError(Exception):
@@ -24,9 +43,74 @@ class UsageError(T5ScoreError, ValueError):
   exit_code = 2
 
 
+class ConfigurationError(T5ScoreError, ValueError):
+  """Gin files or flags that are wrong, or a value in them."""
+
+  exit_code = 2
+
+
 class OptionError(T5ScoreError, ValueError):
   """An option of a metric or a model has a value that it cannot have."""
 
 
 class InputError(T5ScoreError, ValueError):
   """A file, an array or a value of the user's that cannot be used."""
+
+
+def report(program: str, error: BaseException) -> int | None:
+  """Prints an error in one line on standard error.
+
+  Args:
+    program: The first words of the line, as in 't5score score'.
+    error: What was raised.
+
+  Returns:
+    The exit code; None for a fault of this library, which deserves a traceback
+    and of which nothing is printed.
+  """
+  # A reader of the output that has seen enough needs no message.
+  if isinstance(error, BrokenPipeError):
+    return 141
+  code, message = 1, str(error)
+  if isinstance(error, KeyboardInterrupt):
+    code, message = STOPPED['interrupted'], 'interrupted'
+  elif remedy := missing_extra(error):
+    message = remedy
+  elif isinstance(error, T5ScoreError):
+    code = error.exit_code
+  elif 'RESOURCE_EXHAUSTED' in message:
+    message = (
+      'out of memory; use smaller batches or shorter texts (--batch-tokens and '
+      '--max-length, or the macros of the gin files)'
+    )
+  elif not isinstance(error, OSError | ValueError):
+    return None
+  print(f'{program}: {one_line(message)}', file=sys.stderr)
+  return code
+
+
+def missing_extra(error: BaseException) -> str:
+  """How to install the package that an import misses; '' for other errors."""
+  if not isinstance(error, ImportError):
+    return ''
+  # Gin's copies of exceptions keep the message and lose the name.
+  named = re.match(r"(?:No module named '|import of )(\w+)", str(error))
+  module = (error.name or (named[1] if named else '')).partition('.')[0]
+  extra = _EXTRAS.get(module)
+  if extra is None:
+    return ''
+  return f"needs {module}: pip install 't5score-jax[{extra}]' installs it"
+
+
+def one_line(text: str) -> str:
+  """Joins lines; what gin adds about a place goes into brackets."""
+  text = re.sub(r'\n\s*In call to configurable .*', '', text)
+  # The line of the file, perhaps with a mark under it, comes after the place.
+  line = r'(?:\n    (.*))?(?:\n[ ^]*(?=\n|$))?'
+  text = re.sub(
+    r'\n\s*In file "(.*)", line (\d+)' + line, r' (\1, line \2: \3)', text
+  )
+  text = re.sub(r'\n\s*In bindings string line \d+' + line, r' (\1)', text)
+  module = r"; <module '([\w.]+)' from .*?> has no attribute (\w+)\."
+  text = re.sub(module, r': \1 has no \2', text)
+  return re.sub(r'\s*\n\s*', ' ', text.strip())

@@ -59,6 +59,8 @@ class CheckpointError(T5ScoreError, ValueError):
 class ContradictionError(CheckpointError):
   """An option says something else than the checkpoint itself."""
 
+  exit_code = 2
+
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class LazyArray:

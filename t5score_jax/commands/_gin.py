@@ -15,8 +15,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from t5score_jax.errors import T5ScoreError
-from t5score_jax.runtime import tensorflow_settings
+from t5score_jax.errors import ConfigurationError
+from t5score_jax.runtime import configurables, tensorflow_settings
 
 _BINDING = '--gin.NAME'
 FINE_TUNE_FILE = 'runs/comes_fine_tune.gin'
@@ -33,15 +33,7 @@ _WRONG = (
 )
 
 
-# Modules of the extras that gin files import, by the name of the extra.
-_EXTRAS = {
-  'train': ('seqio', 'tensorflow', 'tensorflow_datasets', 'clu', 'tensorboard'),
-}
 _INCLUDE = re.compile(r"""^[ \t]*include[ \t]+(['"])(.+?)\1""", re.MULTILINE)
-
-
-class ConfigurationError(T5ScoreError, ValueError):
-  """What is wrong with the gin files or flags, for a person."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -112,7 +104,7 @@ def configure(
   for folder in folders:
     if not Path(folder).is_dir():
       raise ConfigurationError(f'--gin_search_paths: no folder {folder}')
-  places = [*folders, '', str(packaged_folder())]
+  places = [*folders, '', str(configurables.packaged_folder())]
   # The one that was added last is searched first.
   for folder in reversed(places):
     gin.add_config_file_search_path(folder)
@@ -128,7 +120,7 @@ def configure(
         gin_files, checked, finalize_config=False
       )
   except _WRONG as error:
-    raise ConfigurationError(plain(error)) from error
+    raise ConfigurationError(configurables.plain(error)) from error
   if strict:
     _check_macros(bindings, gin.config_str())
 
@@ -202,13 +194,6 @@ def phases(
   return configure_phase
 
 
-def packaged_folder() -> Path:
-  """The folder of the gin files that come with the package."""
-  from t5score_jax import gin_configs
-
-  return Path(next(iter(gin_configs.__path__)))
-
-
 def _named(text: str) -> str:
   match = re.match(r'--gin\.([^=]+)=', text)
   return f'{_BINDING}={text[len("--gin.") :]}' if match else text
@@ -248,44 +233,3 @@ def _check_macros(bindings: list[str], config: str) -> None:
         f'--gin.{name}: nothing in the gin files uses {name};{hint} These '
         f'are used: {", ".join(sorted(used))}'
       )
-
-
-def plain(error: Exception) -> str:
-  """Gin's words in one line, with what to do."""
-  text = str(error).strip()
-  if match := re.search(r"'macro' \(.*\) in scope '([\w.]+)'", text):
-    return f'{match[1]} has no value: give --gin.{match[1]}=VALUE'
-  if match := re.search(r'Unable to open file: (\S+)\. Searched.*', text):
-    where = f'looked for here, in --gin_search_paths and in {packaged_folder()}'
-    text = text.replace(match[0], f'no gin file {match[1]}; {where}')
-  if isinstance(error, ImportError):
-    text = f'a gin file imports what is not installed: {text}{_remedy(error)}'
-  elif isinstance(error, TypeError):
-    # Python's words, which say nothing about where.
-    if match := re.search(r"In call to configurable '([\w.]+)'", text):
-      text = f'{match[1]}: {text}'
-  return in_one_line(text)
-
-
-def _remedy(error: ImportError) -> str:
-  """How to install a module, if an extra has it; else ''."""
-  # Gin's copies of exceptions keep the words and lose the name.
-  found = re.match(r"(?:No module named '|import of )(\w+)", str(error))
-  module = found[1] if found else ''
-  for extra, modules in _EXTRAS.items():
-    if module in modules:
-      return f"; pip install 't5score-jax[{extra}]' installs it"
-  return ''
-
-
-def in_one_line(text: str) -> str:
-  """Puts what gin adds about places into brackets, and leaves out its calls."""
-  text = re.sub(r'\n\s*In call to configurable .*', '', text)
-  # The line itself, perhaps with a mark under the place in it, comes after.
-  line = r'(?:\n    (.*))?(?:\n[ ^]*(?=\n|$))?'
-  text = re.sub(
-    r'\n\s*In file "(.*)", line (\d+)' + line, r' (\1, line \2: \3)', text
-  )
-  text = re.sub(r'\n\s*In bindings string line \d+' + line, r' (\1)', text)
-  module = r"; <module '([\w.]+)' from .*?> has no attribute (\w+)\."
-  return re.sub(module, r': \1 has no \2', text)

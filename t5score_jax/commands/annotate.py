@@ -81,24 +81,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
   )
 
 
-def run(args: argparse.Namespace) -> int:
-  """Runs the verb; returns the exit code."""
-  try:
-    return _run(args)
-  except score.UsageError as error:
-    print(f't5score annotate: {error}', file=sys.stderr)
-    return 2
-  except (ValueError, OSError) as error:
-    print(f't5score annotate: {error}', file=sys.stderr)
-    return 1
-  except RuntimeError as error:
-    message = score.explain(error, 'Finished shards are kept')
-    if message is None:
-      raise
-    print(f't5score annotate: {message}', file=sys.stderr)
-    return 1
-
-
 def _part(text: str) -> tuple[int, int]:
   """Reads I/N as (I - 1, N)."""
   first, slash, count = text.partition('/')
@@ -109,7 +91,8 @@ def _part(text: str) -> tuple[int, int]:
   return int(first) - 1, int(count)
 
 
-def _run(args: argparse.Namespace) -> int:
+def run(args: argparse.Namespace) -> int:
+  """Runs the verb; returns the exit code."""
   first, step = _part(args.shard)
   options = metric_arguments.metric_options(args)
   if not args.rating.strip():

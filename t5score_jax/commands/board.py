@@ -8,16 +8,13 @@ is what they share: the parser, and how errors are told. Boards themselves are
 from __future__ import annotations
 
 import argparse
-import sys
 
 from t5score_jax.commands import (
   _board_add,
   _board_init,
   _board_show,
   _board_site,
-  _usage,
 )
-from t5score_jax.data import files
 
 SUMMARY = 'bidimensional leaderboards: generators and metrics compete'
 
@@ -38,18 +35,6 @@ examples:
 
 exit code: 0 done; 1 the run failed; 2 the command line is wrong
 """
-
-# The packages of the extras, and how to get them.
-_EXTRAS = {
-  'sklearn': 'board',
-  'statsmodels': 'board',
-  'pandas': 'board',
-  'jinja2': 'board',
-  'starlette': 'server',
-  'uvicorn': 'server',
-  'multipart': 'server',
-  'python_multipart': 'server',
-}
 
 _MODULES = (_board_init, _board_add, _board_show, _board_site)
 
@@ -72,23 +57,4 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
   """Runs the subcommand; returns the exit code."""
-  try:
-    return int(args.run_subcommand(args) or 0)
-  except ModuleNotFoundError as error:
-    extra = _EXTRAS.get((error.name or '').partition('.')[0])
-    if extra is None:
-      raise
-    print(
-      f't5score board {args.subcommand}: needs {error.name}; install it with'
-      f" pip install 't5score-jax[{extra}]'",
-      file=sys.stderr,
-    )
-    return 1
-  except (_usage.UsageError, files.OverwriteError) as error:
-    print(f't5score board {args.subcommand}: {error}', file=sys.stderr)
-    return 2
-  except BrokenPipeError:
-    raise  # the reader of the output has seen enough
-  except (ValueError, OSError) as error:
-    print(f't5score board {args.subcommand}: {error}', file=sys.stderr)
-    return 1
+  return int(args.run_subcommand(args) or 0)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -119,23 +118,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
   """Runs the verb; returns the exit code."""
-  try:
-    options = metric_arguments.metric_options(args)
-    if args.folds < 2:
-      raise score.UsageError(f'--folds {args.folds}: at least 2')
-    output = _output(args, options)
-    segments, unrated = _judged(args)
-    metric = metric_arguments.load(args.model, options, args.metric)
-    with _score_output.Progress(metric, args.quiet):
-      scores = metric.score_segments(segments)
-    fitted = _fit(args, segments, scores)
-    calibrations.write(output, fitted)
-  except score.UsageError as error:
-    print(f't5score calibrate: {error}', file=sys.stderr)
-    return 2
-  except (ValueError, OSError) as error:
-    print(f't5score calibrate: {error}', file=sys.stderr)
-    return 1
+  options = metric_arguments.metric_options(args)
+  if args.folds < 2:
+    raise score.UsageError(f'--folds {args.folds}: at least 2')
+  output = _output(args, options)
+  segments, unrated = _judged(args)
+  metric = metric_arguments.load(args.model, options, args.metric)
+  with _score_output.Progress(metric, args.quiet):
+    scores = metric.score_segments(segments)
+  fitted = _fit(args, segments, scores)
+  calibrations.write(output, fitted)
   if not args.quiet:
     with files.write_atomically('-') as out:
       out.write(_report(args, fitted, output, unrated) + '\n')

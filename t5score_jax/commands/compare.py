@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import argparse
 import itertools
-import sys
 from collections.abc import Sequence
 
 import numpy as np
@@ -138,45 +137,36 @@ def _add_tests(group: argparse._ArgumentGroup) -> None:
 
 def run(args: argparse.Namespace) -> int:
   """Runs the verb; returns the exit status."""
-  try:
-    texts = bool(args.hypotheses or args.input)
-    if texts == bool(args.files):
-      raise score_verb.UsageError(
-        'give score files, or texts: -t HYP..., or --input FILE'
-      )
-    _check_unused(args, texts)
-    if args.all_pairs and args.baseline is not None:
-      raise score_verb.UsageError('give --baseline or --all-pairs')
-    _check_output(args)
-    named, notes = _from_texts(args) if texts else _from_scores(args)
-    comparisons = {
-      pair: system_tests.compare(
-        systems,
-        _against(args, systems),
-        resamples=args.bootstrap,
-        randomisations=args.randomisations,
-        seed=args.seed,
-      )
-      for pair, systems in named.items()
-    }
-    settings = {
-      'bootstrap': args.bootstrap,
-      'randomisations': args.randomisations,
-      'seed': args.seed,
-    }
-    text = system_tables.render_systems(
-      comparisons, settings, notes, args.format, args.digits
+  texts = bool(args.hypotheses or args.input)
+  if texts == bool(args.files):
+    raise score_verb.UsageError(
+      'give score files, or texts: -t HYP..., or --input FILE'
     )
-    with files.write_atomically(args.output) as out:
-      out.write(text + '\n')
-  except score_verb.UsageError as error:
-    print(f't5score compare: {error}', file=sys.stderr)
-    return 2
-  except BrokenPipeError:
-    raise  # the reader of the output has seen enough
-  except (ValueError, OSError) as error:
-    print(f't5score compare: {error}', file=sys.stderr)
-    return 1
+  _check_unused(args, texts)
+  if args.all_pairs and args.baseline is not None:
+    raise score_verb.UsageError('give --baseline or --all-pairs')
+  _check_output(args)
+  named, notes = _from_texts(args) if texts else _from_scores(args)
+  comparisons = {
+    pair: system_tests.compare(
+      systems,
+      _against(args, systems),
+      resamples=args.bootstrap,
+      randomisations=args.randomisations,
+      seed=args.seed,
+    )
+    for pair, systems in named.items()
+  }
+  settings = {
+    'bootstrap': args.bootstrap,
+    'randomisations': args.randomisations,
+    'seed': args.seed,
+  }
+  text = system_tables.render_systems(
+    comparisons, settings, notes, args.format, args.digits
+  )
+  with files.write_atomically(args.output) as out:
+    out.write(text + '\n')
   return 0
 
 

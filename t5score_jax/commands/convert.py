@@ -175,52 +175,44 @@ def run(args: argparse.Namespace) -> int:
   from t5score_jax.checkpoints import convert
   from t5score_jax.checkpoints.weights import (
     SHARD_BYTES,
-    ContradictionError,
     Options,
   )
 
   start = time.monotonic()
   args.source = _place(args.source)
-  try:
-    if _convert_estimator.concerns(args):
-      if problem := _convert_estimator.problem(args):
-        raise UsageError(problem)
-      said = _convert_estimator.convert(args)
-      if args.dry_run or not args.quiet:
-        print(said)
-      return 0
-    _check_formats(args)
-    convert.check_output(args.output)
-    source = convert.open_source(
-      args.source,
-      Options(args.activation, args.vocabulary),
-      args.source_format,
+  if _convert_estimator.concerns(args):
+    if problem := _convert_estimator.problem(args):
+      raise UsageError(problem)
+    said = _convert_estimator.convert(args)
+    if args.dry_run or not args.quiet:
+      print(said)
+    return 0
+  _check_formats(args)
+  convert.check_output(args.output)
+  source = convert.open_source(
+    args.source,
+    Options(args.activation, args.vocabulary),
+    args.source_format,
+  )
+  dtype = args.dtype or convert.stored_dtype(source)
+  scan = convert.target_layout(source, args.output_format, args.scan)
+  if args.dry_run:
+    print(convert.describe(convert.relaid(source, scan), dtype))
+    return 0
+  if not args.quiet:
+    for note in source.notes:
+      print(f't5score convert: {note}', file=sys.stderr)
+  nbytes = source.size * (2 if dtype == 'bfloat16' else 4)
+  with _progress(nbytes, args.quiet) as advance:
+    source = convert.write(
+      source,
+      args.output,
+      args.output_format,
+      scan_layers=scan,
+      dtype=dtype,
+      max_shard_bytes=args.max_shard_size or SHARD_BYTES,
+      progress=advance,
     )
-    dtype = args.dtype or convert.stored_dtype(source)
-    scan = convert.target_layout(source, args.output_format, args.scan)
-    if args.dry_run:
-      print(convert.describe(convert.relaid(source, scan), dtype))
-      return 0
-    if not args.quiet:
-      for note in source.notes:
-        print(f't5score convert: {note}', file=sys.stderr)
-    nbytes = source.size * (2 if dtype == 'bfloat16' else 4)
-    with _progress(nbytes, args.quiet) as advance:
-      source = convert.write(
-        source,
-        args.output,
-        args.output_format,
-        scan_layers=scan,
-        dtype=dtype,
-        max_shard_bytes=args.max_shard_size or SHARD_BYTES,
-        progress=advance,
-      )
-  except (UsageError, ContradictionError) as error:
-    print(f't5score convert: {error}', file=sys.stderr)
-    return 2
-  except (ValueError, OSError) as error:
-    print(f't5score convert: {error}', file=sys.stderr)
-    return 1
   if not args.quiet:
     print(
       f'{args.output}: {args.output_format}, {len(source.weights)} arrays, '

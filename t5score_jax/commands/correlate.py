@@ -7,7 +7,6 @@ Scores nothing and imports no JAX.
 from __future__ import annotations
 
 import argparse
-import sys
 from collections.abc import Callable
 
 from t5score_jax.commands import (
@@ -105,24 +104,15 @@ def read_grids(
 
 def run(args: argparse.Namespace) -> int:
   """Runs the verb; returns the exit status."""
-  try:
-    _correlate_arguments.settle(args)
-    _check_picture(args)
-    _check_outputs(args)
-    text, draw = _measure(args)
-    with files.write_atomically(args.output) as out:
-      out.write(text + '\n')
-    # After the table, which is there even if it cannot be drawn.
-    if args.plot:
-      draw()
-  except (_usage.UsageError, files.OverwriteError) as error:
-    print(f't5score correlate: {error}', file=sys.stderr)
-    return 2
-  except BrokenPipeError:
-    raise  # the reader of the output has seen enough
-  except (ValueError, OSError) as error:
-    print(f't5score correlate: {error}', file=sys.stderr)
-    return 1
+  _correlate_arguments.settle(args)
+  _check_picture(args)
+  _check_outputs(args)
+  text, draw = _measure(args)
+  with files.write_atomically(args.output) as out:
+    out.write(text + '\n')
+  # After the table, which is there even if it cannot be drawn.
+  if args.plot:
+    draw()
   return 0
 
 

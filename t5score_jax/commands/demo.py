@@ -81,21 +81,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
   """Runs the verb; returns the exit code."""
-  try:
-    metric = metric_arguments.load(args.model, {})
-    items = read_items()
-    names = (Path(args.model).name, 'chrF')
-    scores = {
-      name: score_items(each, items)
-      for name, each in zip(
-        names, (metric, registry.load_metric('chrf')), strict=True
-      )
-    }
-  except BrokenPipeError:
-    raise
-  except (ValueError, OSError) as error:
-    print(f't5score demo: {error}', file=sys.stderr)
-    return 1
+  metric = metric_arguments.load(args.model, {})
+  items = read_items()
+  names = (Path(args.model).name, 'chrF')
+  scores = {
+    name: score_items(each, items)
+    for name, each in zip(
+      names, (metric, registry.load_metric('chrf')), strict=True
+    )
+  }
   _print(items, scores)
   return 0
 

@@ -19,7 +19,7 @@ from t5score_jax.commands import (
   _score_output,
 )
 from t5score_jax.commands._usage import UsageError
-from t5score_jax.data import instances
+from t5score_jax.data import files, instances
 from t5score_jax.data.records import Segment
 
 SUMMARY = 'train an estimator (COMET, COMES) on rated records'
@@ -127,7 +127,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
   """Runs the verb; returns the exit code."""
-  return _fitting.run('fit', lambda: _run(args))
+  files.write_lines('-', _run(args).splitlines())
+  return 0
 
 
 def _run(args: argparse.Namespace) -> str:

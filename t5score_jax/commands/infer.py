@@ -13,7 +13,7 @@ from typing import Any
 
 from t5score_jax.commands import _gin, score
 from t5score_jax.commands import _metric_arguments as metric_arguments
-from t5score_jax.runtime import processes
+from t5score_jax.runtime import configurables, processes
 
 SUMMARY = 'write texts for inputs (predict), or score targets, in bulk'
 
@@ -128,31 +128,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
   """Runs the verb; returns the exit code."""
-  return processes.together('infer', args, lambda: _run(args))
+  return processes.together(
+    'infer', args, lambda: _run(args), advice='The same command goes on'
+  )
 
 
 def _run(args: argparse.Namespace) -> int:
-  try:
-    check(args)
-    if args.output:
-      score.check_writable(args.output, [args.inputs, args.targets])
-    _Reporter(args.quiet).report(
-      _from_gin(args) if args.gin_file else _from_files(args)
-    )
-  except (score.UsageError, _gin.ConfigurationError) as error:
-    print(f't5score infer: {error}', file=sys.stderr)
-    return 2
-  except BrokenPipeError:
-    raise  # the reader of the output has seen enough
-  except (ValueError, OSError) as error:
-    print(f't5score infer: {_gin.in_one_line(str(error))}', file=sys.stderr)
-    return 1
-  except RuntimeError as error:
-    message = score.explain(error, 'The same command goes on')
-    if message is None:
-      raise
-    print(f't5score infer: {message}', file=sys.stderr)
-    return 1
+  check(args)
+  if args.output:
+    score.check_writable(args.output, [args.inputs, args.targets])
+  _Reporter(args.quiet).report(
+    _from_gin(args) if args.gin_file else _from_files(args)
+  )
   return 0
 
 
@@ -229,19 +216,13 @@ def _from_files(args: argparse.Namespace) -> dict[str, Any]:
 
 def _from_gin(args: argparse.Namespace) -> dict[str, Any]:
   """Infers over SeqIO tasks; returns the totals of each output."""
-  import gin
-
   from t5score_jax.inference import bulk
 
   _gin.configure(args.gin_file, args.gin_bindings, args.gin_search_paths)
-  try:
-    infer = gin.get_configurable(bulk.infer)
-    return infer(restart=args.restart, said=_Reporter(args.quiet).said)
-  except (ValueError, TypeError) as error:
-    # A macro without a value, or an argument that there is not.
-    if isinstance(error, TypeError) or "'macro'" in str(error):
-      raise _gin.ConfigurationError(_gin.plain(error)) from error
-    raise
+  totals: dict[str, Any] = configurables.call(
+    bulk.infer, restart=args.restart, said=_Reporter(args.quiet).said
+  )
+  return totals
 
 
 class _Reporter:

@@ -11,7 +11,6 @@ import dataclasses
 import itertools
 import json
 import os
-import sys
 import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -215,14 +214,7 @@ def _add_noise(group: argparse._ArgumentGroup) -> None:
 
 def run(args: argparse.Namespace) -> int:
   """Runs the verb; returns the exit code."""
-  try:
-    _run(args)
-  except UsageError as error:
-    print(f't5score pairs: {error}', file=sys.stderr)
-    return 2
-  except (ValueError, OSError) as error:
-    print(f't5score pairs: {error}', file=sys.stderr)
-    return 1
+  _run(args)
   return 0
 
 

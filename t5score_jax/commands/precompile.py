@@ -18,8 +18,11 @@ import warnings
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from t5score_jax import errors
 from t5score_jax.commands import _gin
 from t5score_jax.commands._metric_arguments import positive
+from t5score_jax.errors import ConfigurationError, UsageError
+from t5score_jax.runtime import configurables
 
 SUMMARY = 'compile the train or scoring step for a TPU slice that is not there'
 
@@ -136,37 +139,38 @@ def run(args: argparse.Namespace) -> int:
 def _survived(work: Callable[[], int]) -> int:
   """Runs in a child, because libtpu ends a process where it cannot go on.
 
-  It writes pages about that; here one line is said instead.
+  It writes pages about that; here one line is printed instead.
   """
+  from t5score_jax.precompile import topologies
+
   sys.stdout.flush()
-  with tempfile.TemporaryFile() as errors:
+  with tempfile.TemporaryFile() as messages:
     with warnings.catch_warnings():
       # JAX warns of threads that a child would lack; none has been started.
       warnings.simplefilter('ignore')
       child = os.fork()
     if child == 0:
-      os.dup2(errors.fileno(), 2)
+      os.dup2(messages.fileno(), 2)
       sys.stderr = os.fdopen(2, 'w', buffering=1, closefd=False)
-      code = 70
+      code: int | None = None
       try:
         code = work()
         sys.stdout.flush()
-      except BaseException:
-        traceback.print_exc()
+      except BaseException as error:
+        code = errors.report('t5score precompile', error)
+        if code is None:
+          traceback.print_exc()
       finally:
-        os._exit(code)
+        os._exit(70 if code is None else code)
     status = os.waitpid(child, 0)[1]
     if not os.WIFSIGNALED(status):
-      errors.seek(0)
-      sys.stderr.write(errors.read().decode('utf-8', 'replace'))
+      messages.seek(0)
+      sys.stderr.write(messages.read().decode('utf-8', 'replace'))
       return os.WEXITSTATUS(status)
-  print(
-    't5score precompile: libtpu ended with signal '
-    f'{os.WTERMSIG(status)} while it compiled; that is an error of its own: '
-    'try other --partitions, --effort or --batch',
-    file=sys.stderr,
+  raise topologies.TopologyError(
+    f'libtpu ended with signal {os.WTERMSIG(status)} while it compiled, which '
+    'is a fault of its own: try other --partitions, --effort or --batch'
   )
-  return 1
 
 
 def _run(args: argparse.Namespace) -> int:
@@ -183,29 +187,24 @@ def _run(args: argparse.Namespace) -> int:
       )
     on_host = args.topology.startswith('cpu:')
     topologies.use_no_accelerator(size if on_host else 1)
-    _gin.configure(args.gin_file, args.gin_bindings, args.gin_search_paths)
-    _stand_in()
-    asked = _asked_for(args)
-  except (_gin.ConfigurationError, topologies.TopologyError) as error:
-    print(f't5score precompile: {error}', file=sys.stderr)
-    return 2
+  except topologies.TopologyError as error:
+    raise UsageError(str(error)) from error
+  _gin.configure(args.gin_file, args.gin_bindings, args.gin_search_paths)
+  _stand_in()
+  asked = _asked_for(args)
   return _print_reports(args, asked, automatic)
 
 
 def _print_reports(
   args: argparse.Namespace, asked: Any, automatic: bool
 ) -> int:
-  from t5score_jax.precompile import topologies, train_step
+  from t5score_jax.precompile import train_step
 
   found = None
-  try:
-    with train_step.effort(args.effort == 'full'):
-      for found in _reports(args, asked, automatic):
-        text = json.dumps(found.as_dict()) if args.json else as_text(found)
-        print(text, flush=True)
-  except (train_step.PrecompileError, topologies.TopologyError) as error:
-    print(f't5score precompile: {error}', file=sys.stderr)
-    return 1
+  with train_step.effort(args.effort == 'full'):
+    for found in _reports(args, asked, automatic):
+      text = json.dumps(found.as_dict()) if args.json else as_text(found)
+      print(text, flush=True)
   if automatic and found is not None and not args.json:
     print(
       f'the smallest slice: {found.topology}'
@@ -261,7 +260,7 @@ def _asked_for(args: argparse.Namespace) -> Any:
       _lengths(args, None),
     )
   except train_step.PrecompileError as error:
-    raise _gin.ConfigurationError(str(error)) from error
+    raise ConfigurationError(str(error)) from error
   partitioner = _configured('partitioner')
   if args.partitions is not None:
     partitioner = dataclasses.replace(
@@ -294,9 +293,7 @@ def _given(flag: int | None, name: str, otherwise: Callable[[], Any]) -> int:
   from t5score_jax.runtime import validation
 
   value: int = otherwise() if flag is None else flag
-  validation.check(
-    validation.Positive, _gin.ConfigurationError, **{name: value}
-  )
+  validation.check(validation.Positive, ConfigurationError, **{name: value})
   return value
 
 
@@ -310,8 +307,8 @@ def _configured(name: str) -> Any:
     # Copying is how gin evaluates what stands in a configuration.
     return copy.deepcopy(gin.query_parameter(f'loop.train.{name}'))
   except Exception as error:
-    raise _gin.ConfigurationError(
-      f'loop.train.{name}: {_gin.plain(error)}'
+    raise ConfigurationError(
+      f'loop.train.{name}: {configurables.plain(error)}'
     ) from error
 
 
@@ -321,7 +318,7 @@ def _macro(name: str, flag: str) -> Any:
   try:
     return copy.deepcopy(gin.query_parameter(f'%{name}'))
   except Exception:
-    raise _gin.ConfigurationError(
+    raise ConfigurationError(
       f'{name} has no value: give --gin.{name}=VALUE or {flag}'
     ) from None
 
@@ -336,7 +333,7 @@ def _lengths(
     if len(numbers) not in (2, 3) or min(numbers) < 1:
       raise ValueError
   except ValueError:
-    raise _gin.ConfigurationError(
+    raise ConfigurationError(
       f'--lengths={args.lengths}: write two or three numbers, as in 64,64 or '
       '64,64,8'
     ) from None

@@ -226,41 +226,26 @@ def _specs(args: argparse.Namespace) -> list[Spec]:
 
 def run(args: argparse.Namespace) -> int:
   """Runs the verb; returns the exit code."""
-  try:
-    specs = _specs(args)
+  specs = _specs(args)
+  with _usage.blamed():
+    inputs = [_record_files.parse(words, '--input') for words in args.input]
+  read: list[object] = [file.path for file in inputs]
+  read += [value for spec in specs for value in spec.options.values()]
+  if args.plot:
     with _usage.blamed():
-      inputs = [_record_files.parse(words, '--input') for words in args.input]
-    read: list[object] = [file.path for file in inputs]
-    read += [value for spec in specs for value in spec.options.values()]
-    if args.plot:
-      with _usage.blamed():
-        plots.format_of(args.plot)
-      plots.check_available()
-      score.check_writable(args.plot, read, '--plot')
-    score.check_writable(args.output, read)
-    for spec in specs:
-      metric_arguments.check(spec.metric, spec.options)
-    report, notes = _measure(args, specs, inputs)
-    text = retention.render(report, args.format, args.digits, notes)
-    with files.write_atomically(args.output) as out:
-      out.write(text + '\n')
-    # After the table, which is there even if it cannot be drawn.
-    if args.plot:
-      plots.save(plots.sizes(report), args.plot)
-  except score.UsageError as error:
-    print(f't5score retention: {error}', file=sys.stderr)
-    return 2
-  except BrokenPipeError:
-    raise  # the reader of the output has seen enough
-  except (ValueError, OSError) as error:
-    print(f't5score retention: {error}', file=sys.stderr)
-    return 1
-  except RuntimeError as error:
-    message = score.explain(error, 'Nothing was written')
-    if message is None:
-      raise
-    print(f't5score retention: {message}', file=sys.stderr)
-    return 1
+      plots.format_of(args.plot)
+    plots.check_available()
+    score.check_writable(args.plot, read, '--plot')
+  score.check_writable(args.output, read)
+  for spec in specs:
+    metric_arguments.check(spec.metric, spec.options)
+  report, notes = _measure(args, specs, inputs)
+  text = retention.render(report, args.format, args.digits, notes)
+  with files.write_atomically(args.output) as out:
+    out.write(text + '\n')
+  # After the table, which is there even if it cannot be drawn.
+  if args.plot:
+    plots.save(plots.sizes(report), args.plot)
   return 0
 
 

@@ -157,67 +157,38 @@ def _count(text: str) -> int:
 
 def run(args: argparse.Namespace) -> int:
   """Runs the verb; returns the exit code."""
-  return processes.together('score', args, lambda: _run(args))
+  return processes.together(
+    'score', args, lambda: _run(args), advice='No scores were written'
+  )
 
 
 def _run(args: argparse.Namespace) -> int:
-  try:
-    format = _checked_format(args)
-    options = metric_options(args)
-    if processes.count() > 1:
-      options['spread'] = True
-    check_writable(args.output, [*_inputs(args), *options.values()])
-    segments = read_segments(args)
-    metric = load(args.model, options, args.metric)
-    calibration = _calibration(args, options)
-    if calibration is not None:
-      # Before the work rather than after it.
-      calibrations.check_signature(
-        metric.signature(), calibration, complete=False
-      )
-    with _score_output.Progress(metric, args.quiet or not processes.is_first()):
-      scores = metric.score_segments(segments)
-    if calibration is not None:
-      scores = calibrations.apply(scores, calibration)
-    processes.on_first(
-      lambda: _score_output.write_scores(args.output, segments, scores, format)
+  format = _checked_format(args)
+  options = metric_options(args)
+  if processes.count() > 1:
+    options['spread'] = True
+  check_writable(args.output, [*_inputs(args), *options.values()])
+  segments = read_segments(args)
+  metric = load(args.model, options, args.metric)
+  calibration = _calibration(args, options)
+  if calibration is not None:
+    # Before the work rather than after it.
+    calibrations.check_signature(
+      metric.signature(), calibration, complete=False
     )
-    if processes.is_first() and not args.quiet:
-      stream = sys.stderr if args.output == '-' else sys.stdout
-      stream.write(
-        _score_output.summary(segments, scores, args.bootstrap, args.seed)
-      )
-  except UsageError as error:
-    print(f't5score score: {error}', file=sys.stderr)
-    return 2
-  except BrokenPipeError:
-    raise  # the reader of the output has seen enough
-  except (ValueError, OSError) as error:
-    print(f't5score score: {error}', file=sys.stderr)
-    return 1
-  except RuntimeError as error:
-    message = explain(error, 'No scores were written')
-    if message is None:
-      raise
-    print(f't5score score: {message}', file=sys.stderr)
-    return 1
+  with _score_output.Progress(metric, args.quiet or not processes.is_first()):
+    scores = metric.score_segments(segments)
+  if calibration is not None:
+    scores = calibrations.apply(scores, calibration)
+  processes.on_first(
+    lambda: _score_output.write_scores(args.output, segments, scores, format)
+  )
+  if processes.is_first() and not args.quiet:
+    stream = sys.stderr if args.output == '-' else sys.stdout
+    stream.write(
+      _score_output.summary(segments, scores, args.bootstrap, args.seed)
+    )
   return 0
-
-
-def explain(error: RuntimeError, advice: str) -> str | None:
-  """Words for an error that the user can do something about.
-
-  Args:
-    error: What came of a model.
-    advice: What to do where another process is gone.
-  """
-  if 'RESOURCE_EXHAUSTED' in str(error):
-    return 'out of memory; give a smaller --batch-tokens or --max-length'
-  # ScoringError, whose module may not have been imported.
-  known = isinstance(error, processes.ProcessError)
-  if known or type(error).__name__ == 'ScoringError':
-    return str(error)
-  return processes.explain_loss(error, advice) or None
 
 
 def _calibration(

@@ -9,17 +9,13 @@ from __future__ import annotations
 import argparse
 import contextlib
 import re
-import sys
-import traceback
 
 from t5score_jax.commands import _gin
-from t5score_jax.runtime import processes
+from t5score_jax.errors import STOPPED
+from t5score_jax.runtime import configurables, processes
 
 SUMMARY = 'train a model from gin configuration files'
 
-# Exit codes of runs that were told to stop: Ctrl-C as a shell gives it, SIGTERM
-# as EX_TEMPFAIL of sysexits.h, 'try again'.
-STOPPED = {'interrupted': 130, 'preempted': 75}
 _DESCRIPTION = """\
 Trains what gin files describe, or goes on where MODEL_DIR ends: the same
 command, given again, resumes. Later files and flags override earlier ones.
@@ -108,26 +104,14 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _run(args: argparse.Namespace) -> int:
-  import gin
+  _gin.configure(args.gin_file, args.gin_bindings, args.gin_search_paths)
+  # Takes seconds; what is wrong with files and flags is known by now.
+  from t5score_jax.training import loop
 
-  try:
-    _gin.configure(args.gin_file, args.gin_bindings, args.gin_search_paths)
-    # Takes seconds; what is wrong with files and flags is known by now.
-    from t5score_jax.training import loop
-
-    train = gin.get_configurable(loop.train)
-    _check_values()
-  except _gin.ConfigurationError as error:
-    print(f't5score train: {error}', file=sys.stderr)
-    return 2
-  try:
-    outcome = train(dry_run=args.dry_run, quiet=args.quiet)
-  except Exception as error:
-    code, message = explain(error)
-    if not message:
-      raise
-    print(f't5score train: {message}', file=sys.stderr)
-    return code
+  _check_values()
+  outcome = configurables.call(
+    loop.train, dry_run=args.dry_run, quiet=args.quiet
+  )
   return STOPPED.get(outcome.reason, 0)
 
 
@@ -137,7 +121,7 @@ def _check_values() -> None:
   Before gin calls what takes the same values, whose errors know no macro.
 
   Raises:
-    ConfigurationError: One of them is wrong.
+    ArgumentError: One of them is wrong.
   """
   import gin
 
@@ -152,41 +136,4 @@ def _check_values() -> None:
         value = gin.query_parameter(f'%{macro[1]}')
       if not isinstance(value, gin.config.ConfigurableReference):
         values[name] = value
-  try:
-    loop.check_arguments(values)
-  except loop.ArgumentError as error:
-    raise _gin.ConfigurationError(str(error)) from error
-
-
-def explain(error: Exception) -> tuple[int, str]:
-  """Exit code and words for an error of the user's; '' for one of ours."""
-  from t5score_jax.training import loop
-
-  if lost := processes.explain_loss(error):
-    return 1, lost
-  if isinstance(error, loop.ArgumentError):
-    return 2, _gin.in_one_line(str(error))
-  told = (
-    processes.ProcessError,
-    loop.TrainingError,
-    loop.native.CheckpointError,
-    loop.datasets.DatasetError,
-    loop.optimizers.OptimizerError,
-    loop.partitioning.MeshError,
-    loop.partitioning.shares.ShareError,
-    loop.native.bundles.BundleError,
-    loop.records.RecordError,
-    OSError,
-  )
-  if isinstance(error, told):
-    return 1, _gin.in_one_line(str(error))
-  frames = traceback.walk_tb(error.__traceback__)
-  inside = any(
-    frame.f_code.co_filename == loop.__file__
-    and frame.f_code.co_name == 'train'
-    for frame, _ in frames
-  )
-  # Before the trunk's first line gin calls what the configuration names.
-  if not inside and isinstance(error, ValueError | TypeError | RuntimeError):
-    return 2, _gin.plain(error)
-  return 1, ''
+  loop.check_arguments(values)

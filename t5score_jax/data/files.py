@@ -68,6 +68,8 @@ class RecordError(T5ScoreError, ValueError):
 class OverwriteError(T5ScoreError, ValueError):
   """An output is one of the inputs too, which would be lost."""
 
+  exit_code = 2
+
 
 @contextlib.contextmanager
 def open_text(path: str | os.PathLike[str]) -> Iterator[Iterator[str]]:

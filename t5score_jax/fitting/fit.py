@@ -25,10 +25,12 @@ from t5score_jax.checkpoints import regressors, selection
 from t5score_jax.checkpoints.formats import orbax
 from t5score_jax.data import folders, instances, runs
 from t5score_jax.data.records import Segment
+from t5score_jax.errors import STOPPED, T5ScoreError
 from t5score_jax.fitting import text_cache
 from t5score_jax.fitting.text_cache import Encoding
 from t5score_jax.inference import encoding as encodings
 from t5score_jax.inputs import datasets
+from t5score_jax.runtime import configurables
 from t5score_jax.training import loop
 
 TRAIN, VALIDATION = PARTS = ('train', 'validation')
@@ -43,13 +45,13 @@ Configure = Callable[[Sequence[str], bool], None]
 Say = Callable[[str], None]
 
 
-class Stopped(Exception):
-  """A run was told to stop; `reason` as in `loop.Outcome`."""
+class Stopped(T5ScoreError):
+  """A signal ended a run; the same command resumes it."""
 
   def __init__(self, reason: str):
-    """Keeps why."""
-    super().__init__(reason)
-    self.reason = reason
+    """Takes `reason` of `loop.Outcome`."""
+    super().__init__(f'{reason}; the same command resumes the run')
+    self.exit_code = STOPPED[reason]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -148,8 +150,8 @@ class Fitting:
     self._say = say
     self._quiet = quiet
     configure((), False)
-    self.encoding: Encoding = gin.get_configurable(Encoding)()
-    self._standardized = gin.get_configurable(Targets)().standardized
+    self.encoding: Encoding = configurables.call(Encoding)
+    self._standardized = configurables.call(Targets).standardized
     if self._standardized and self.encoding.config.final_activation:
       raise ValueError(
         'STANDARDIZED = True: outputs go through final_activation = '
@@ -157,7 +159,7 @@ class Fitting:
       )
     self.epochs = 0.0
     if self.encoding.form == 'vectors':
-      self.epochs = gin.get_configurable(FineTuning)().epochs
+      self.epochs = configurables.call(FineTuning).epochs
     if self.epochs and self.encoding.windows:
       raise ValueError(
         'WINDOWS = True: the whole network, which FINE_TUNE_EPOCHS trains, '
@@ -259,8 +261,8 @@ class Fitting:
     self._configure((), False)
     self._plan.claim(gin.config_str())
     self._configure(bindings, fine_tune)
-    outcome = gin.get_configurable(loop.train)(quiet=self._quiet)
-    if outcome.reason in ('interrupted', 'preempted'):
+    outcome = configurables.call(loop.train, quiet=self._quiet)
+    if outcome.reason in STOPPED:
       raise Stopped(outcome.reason)
     best = outcome.best_step
     chosen = f'; best at step {best}' if best is not None else ''

@@ -22,6 +22,7 @@ from typing import Any, NoReturn
 
 import numpy as np
 
+from t5score_jax import errors
 from t5score_jax.runtime import lifeline, rendezvous
 from t5score_jax.runtime.process_settings import (
   AUTO,
@@ -60,6 +61,7 @@ _SIGNS_OF_LOSS = (
   *('gloo', 'coordination', 'heartbeat', 'barrier', 'connection', 'peer'),
   *('unavailable', 'deadline_exceeded', 'aborted', 'nccl', 'remote'),
 )
+_ADVICE = 'The same command in all processes goes on from the last checkpoint'
 # Seconds between the loss of another process and this one's end.
 _GRACE = 2.0
 # While the processes run: at most one.
@@ -71,6 +73,7 @@ def together(
   args: argparse.Namespace,
   body: Callable[[], int],
   agreed: Collection[int] = (0,),
+  advice: str = '',
 ) -> int:
   """Runs a verb in this process as one of many, if the flags say so.
 
@@ -80,31 +83,33 @@ def together(
     body: The verb; returns its exit code.
     agreed: Exit codes with which all processes end alike and wait for one
       another. With any other this process ends at once, see `stop`.
+    advice: What to do where another process is gone.
 
   Returns:
-    The exit code: 2 for wrong flags, 1 where the processes did not meet.
+    The exit code.
+
+  Raises:
+    UsageError: The flags are wrong.
+    ProcessError: The processes did not meet.
   """
   try:
     chosen = settings(args)
   except ProcessError as error:
-    print(f't5score {verb}: {error}', file=sys.stderr)
-    return 2
-  try:
-    start(chosen)
-  except ProcessError as error:
-    print(f't5score {verb}: {error}', file=sys.stderr)
-    return 1
+    raise errors.UsageError(str(error)) from error
+  start(chosen)
   try:
     code = body()
   except BaseException as error:
     if count() == 1:
       raise
-    words = explain_loss(error)
-    if words:
-      print(f't5score {verb}: {words}', file=sys.stderr)
-    else:
+    # The others wait for this process, which must not end as usual.
+    lost = explain_loss(error, advice)
+    code_of_error = errors.report(
+      f't5score {verb}', ProcessError(lost) if lost else error
+    )
+    if code_of_error is None:
       traceback.print_exc()
-    leave(130 if isinstance(error, KeyboardInterrupt) else 1)
+    leave(1 if code_of_error is None else code_of_error)
   return stop(code, agreed=code in agreed)
 
 
@@ -347,11 +352,7 @@ def agree(value: int | str, what: str) -> None:
     raise ProcessError(f'processes differ in {what}: {told.tolist()}')
 
 
-def explain_loss(
-  error: BaseException,
-  advice: str = 'The same command in all processes goes on from the last '
-  'checkpoint',
-) -> str:
+def explain_loss(error: BaseException, advice: str = '') -> str:
   """Words for an error that means that another process is gone, else ''."""
   if count() == 1:
     return ''
@@ -363,7 +364,7 @@ def explain_loss(
       first = str(seen).strip().splitlines()[0][:200]
       return (
         f'process {index()} of {count()} lost another process ({first}); see '
-        f'its messages. {advice}'
+        f'its messages. {advice or _ADVICE}'
       )
     seen = seen.__cause__ or seen.__context__
   return ''

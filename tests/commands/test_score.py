@@ -394,7 +394,7 @@ def test_a_failed_write_keeps_the_old_file(run, folder, monkeypatch):
   ('error', 'message'),
   [
     (scoring.ScoringError('not finite'), 'not finite'),
-    (RuntimeError('RESOURCE_EXHAUSTED: Out of memory'), 'smaller --batch-tok'),
+    (RuntimeError('RESOURCE_EXHAUSTED: Out of memory'), '--batch-tokens'),
   ],
 )
 def test_failures_of_the_model(run, monkeypatch, error, message):
