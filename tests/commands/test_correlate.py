@@ -1,6 +1,5 @@
 """`t5score correlate` on files, as a user would run it."""
 
-import argparse
 import gzip
 import json
 import subprocess
@@ -9,15 +8,13 @@ import sys
 import numpy as np
 import pytest
 
-from t5score_jax.commands import correlate
+from t5score_jax import cli
 
 SYSTEMS = ('A', 'B', 'C')
 
 
 def run(*arguments):
-  parser = argparse.ArgumentParser()
-  correlate.add_arguments(parser)
-  return correlate.run(parser.parse_args([str(a) for a in arguments]))
+  return cli.main(['correlate', *map(str, arguments)])
 
 
 @pytest.fixture

@@ -1,6 +1,5 @@
 """`t5score crossvalidate`, whole, on a made-up corpus and a tiny encoder."""
 
-import argparse
 import json
 import pathlib
 
@@ -11,10 +10,10 @@ import rated_corpus
 import scipy.stats
 import tiny_encoder
 
+from t5score_jax import cli
 from t5score_jax.checkpoints import bundle as bundles
 from t5score_jax.checkpoints import regressors
 from t5score_jax.checkpoints.formats.huggingface import encoders
-from t5score_jax.commands import crossvalidate
 from t5score_jax.data import instances, records
 from t5score_jax.evaluation import dimensions
 from t5score_jax.fitting import crossvalidation, text_cache
@@ -38,15 +37,13 @@ class Place:
     rated_corpus.write_gin(folder, self.encoder)
 
   def run(self, name, *arguments, run='comes_head'):
-    parser = argparse.ArgumentParser(prog='t5score crossvalidate')
-    crossvalidate.add_arguments(parser)
     given = [
       *(f'--gin_file={self.folder}/{run}.gin', '--quiet', '--folds', 3),
       *('--input', self.folder / 'rated.jsonl'),
       *('--ratings', 'coherence,fluency', '--work', self.folder / name),
       *('-o', self.folder / f'{name}.jsonl', *arguments),
     ]
-    return crossvalidate.run(parser.parse_args([str(x) for x in given]))
+    return cli.main(['crossvalidate', *map(str, given)])
 
   def rows(self, name):
     lines = (self.folder / f'{name}.jsonl').read_text().splitlines()

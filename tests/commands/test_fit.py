@@ -1,6 +1,5 @@
 """`t5score fit`, whole, on a made-up corpus and a tiny encoder."""
 
-import argparse
 import io
 import json
 import re
@@ -16,7 +15,7 @@ from t5score_jax import cli
 from t5score_jax.checkpoints import bundle as bundles
 from t5score_jax.checkpoints import regressors
 from t5score_jax.checkpoints.formats.huggingface import encoders
-from t5score_jax.commands import crossvalidate, fit
+from t5score_jax.commands import fit
 from t5score_jax.data import instances, records
 from t5score_jax.fitting import fit as fitting
 from t5score_jax.metrics import comes
@@ -42,11 +41,6 @@ class Place:
       chosen = [s for s in rated if s.document in names]
       records.write_records(folder / f'{part}.jsonl', chosen)
 
-  def parse(self, verb, arguments):
-    parser = argparse.ArgumentParser()
-    verb.add_arguments(parser)
-    return parser.parse_args([str(x) for x in arguments])
-
   def run(
     self,
     name,
@@ -61,7 +55,7 @@ class Place:
       *('--validation', self.folder / f'{chosen}.jsonl'),
       *('--work', self.folder / name, *arguments),
     ]
-    return fit.run(self.parse(fit, given))
+    return cli.main(['fit', *map(str, given)])
 
   def params(self, name):
     loaded = regressors.load(self.folder / name)
@@ -91,7 +85,7 @@ def test_it_is_the_model_of_a_fold_of_the_same_documents(place, fitted, capsys):
     *('--input', place.folder / 'rated.jsonl', *RATINGS, STANDARDIZED),
     *('--work', place.folder / 'folds', '-o', place.folder / 'joined.jsonl'),
   ]
-  assert crossvalidate.run(place.parse(crossvalidate, arguments)) == 0
+  assert cli.main(['crossvalidate', *map(str, arguments)]) == 0
   _same(place.params('folds/fold_1/model'), fitted)
 
 
@@ -147,7 +141,7 @@ def test_a_share_of_the_documents_is_chosen_by(place, capsys):
     *('--validation-share', '0.3', '--seed', 4, '--prepare'),
     *('--work', place.folder / 'share'),
   ]
-  assert fit.run(place.parse(fit, arguments)) == 0
+  assert cli.main(['fit', *map(str, arguments)]) == 0
   counts = {
     part: json.loads((place.folder / f'share/{part}/info.json').read_text())
     for part in fitting.PARTS
@@ -288,13 +282,13 @@ def test_a_share_needs_documents(place, capsys, monkeypatch):
       out.write(json.dumps(row) + '\n')
   given = ['--gin_file=comes_head.gin', '--input', 'bare.jsonl', *RATINGS]
   given += ['--validation-share', '.2', '--work', 'e8']
-  assert fit.run(place.parse(fit, given)) == 1
+  assert cli.main(['fit', *map(str, given)]) == 1
   assert 'there is no document to divide by' in capsys.readouterr().err
   given[-3] = '1.5'
-  assert fit.run(place.parse(fit, [*given, '--by', 'source'])) == 2
+  assert cli.main(['fit', *map(str, [*given, '--by', 'source'])]) == 2
   assert 'share 1.5: must lie between' in capsys.readouterr().err
   with pytest.raises(SystemExit):
-    place.parse(fit, [*given, '--validation', 'rated.jsonl'])
+    cli.main(['fit', *given, '--validation', 'rated.jsonl'])
 
 
 def _write_unrated(folder):

@@ -1,4 +1,3 @@
-import argparse
 import json
 import os
 import re
@@ -12,7 +11,8 @@ import numpy as np
 import pytest
 import train_on_devices
 
-from t5score_jax.commands import _gin, train
+from t5score_jax import cli
+from t5score_jax.commands import _gin
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -49,9 +49,7 @@ def gin_file(tmp_path):
 
 
 def _run(*arguments):
-  parser = argparse.ArgumentParser(prog='t5score train')
-  train.add_arguments(parser)
-  return train.run(parser.parse_args([str(x) for x in arguments]))
+  return cli.main(['train', *map(str, arguments)])
 
 
 def _train(gin_file, folder, *more, steps=4):

@@ -1,6 +1,5 @@
 """The documented runs print the numbers that their headers state."""
 
-import argparse
 import copy
 import json
 import math
@@ -12,7 +11,8 @@ import jax
 import numpy as np
 import pytest
 
-from t5score_jax.commands import _gin, train
+from t5score_jax import cli
+from t5score_jax.commands import _gin
 from t5score_jax.nn import bert, cross_encoder, heads
 from t5score_jax.training import loop, optimizers, partitioning  # noqa: F401 (for gin)
 
@@ -24,9 +24,7 @@ AGREEMENT_TOLERANCE = 0.05
 
 
 def _run(*arguments):
-  parser = argparse.ArgumentParser(prog='t5score train')
-  train.add_arguments(parser)
-  return train.run(parser.parse_args([str(x) for x in arguments]))
+  return cli.main(['train', *map(str, arguments)])
 
 
 def _stated(recipe):

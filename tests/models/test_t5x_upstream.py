@@ -4,7 +4,6 @@ What is compared is computed by this library alone: its own trainer from T5X's
 first checkpoint, its own scores of T5X's last.
 """
 
-import argparse
 import json
 import pathlib
 
@@ -21,6 +20,7 @@ pytest.importorskip(
 import t5x_runs  # noqa: E402
 from flax.traverse_util import flatten_dict  # noqa: E402
 
+from t5score_jax import cli
 from t5score_jax.checkpoints import native  # noqa: E402
 from t5score_jax.commands import score, train  # noqa: E402
 from t5score_jax.tasks import made_up  # noqa: E402
@@ -46,9 +46,8 @@ def runs(tmp_path_factory):
 
 
 def _call(command, *arguments):
-  parser = argparse.ArgumentParser(prog='t5score')
-  command.add_arguments(parser)
-  return command.run(parser.parse_args([str(x) for x in arguments]))
+  verb = command.__name__.rpartition('.')[2]
+  return cli.main([verb, *map(str, arguments)])
 
 
 def _library_losses(kind, checkpoint, folder, more=''):
