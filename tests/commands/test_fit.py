@@ -15,7 +15,6 @@ from t5score_jax import cli
 from t5score_jax.checkpoints import bundle as bundles
 from t5score_jax.checkpoints import regressors
 from t5score_jax.checkpoints.formats.huggingface import encoders
-from t5score_jax.commands import fit
 from t5score_jax.data import instances, records
 from t5score_jax.fitting import fit as fitting
 from t5score_jax.metrics import comes
