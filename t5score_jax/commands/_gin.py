@@ -104,7 +104,7 @@ def configure(
   for folder in folders:
     if not Path(folder).is_dir():
       raise ConfigurationError(f'--gin_search_paths: no folder {folder}')
-  places = [*folders, '', str(configurables.packaged_folder())]
+  places = [*folders, '', str(packaged_folder())]
   # The one that was added last is searched first.
   for folder in reversed(places):
     gin.add_config_file_search_path(folder)
@@ -192,6 +192,13 @@ def phases(
     )
 
   return configure_phase
+
+
+def packaged_folder() -> Path:
+  """The folder of the gin files that come with the package."""
+  from t5score_jax import gin_configs
+
+  return Path(next(iter(gin_configs.__path__)))
 
 
 def _named(text: str) -> str:

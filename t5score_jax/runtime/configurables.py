@@ -9,17 +9,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 from t5score_jax import errors
-
-
-def packaged_folder() -> Path:
-  """The folder of the gin files that come with the package."""
-  from t5score_jax import gin_configs
-
-  return Path(next(iter(gin_configs.__path__)))
 
 
 def call(function: Callable[..., Any], **arguments: Any) -> Any:
@@ -58,7 +50,7 @@ def plain(error: Exception) -> str:
   if match := re.search(r"'macro' \(.*\) in scope '([\w.]+)'", text):
     return f'{match[1]} has no value: give --gin.{match[1]}=VALUE'
   if match := re.search(r'Unable to open file: (\S+)\. Searched.*', text):
-    where = f'looked for here, in --gin_search_paths and in {packaged_folder()}'
+    where = 'looked for here, in --gin_search_paths and in the package'
     text = text.replace(match[0], f'no gin file {match[1]}; {where}')
   if isinstance(error, ImportError):
     remedy = errors.missing_extra(error)
