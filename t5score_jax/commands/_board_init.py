@@ -137,9 +137,9 @@ def _init(args: argparse.Namespace) -> None:
 
   _check_way(args)
   _usage.fill(args, {'task': '', 'ignore': '', 'negate': ''})
-  people = args.people or layouts.HUMAN_PATTERN
+  humans = args.people or layouts.HUMAN_PATTERN
   with _usage.blamed():
-    entries.people_pattern(people)
+    entries.human_pattern(humans)
   name = args.name or Path(args.board).stem
   if args.scores:
     if not args.human:
@@ -154,7 +154,7 @@ def _init(args: argparse.Namespace) -> None:
       segment=args.segment,
       ignore=_names(args.ignore),
       negate=_names(args.negate),
-      people=people,
+      humans=humans,
     )
   elif args.inputs:
     layouts.import_inputs(
@@ -174,7 +174,7 @@ def _init(args: argparse.Namespace) -> None:
       task=args.task,
       human=args.human,
       pair=args.pair,
-      people=people,
+      humans=humans,
       negate=_names(args.negate),
     )
   with store.Store(args.board) as board:

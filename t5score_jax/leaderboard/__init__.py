@@ -1,6 +1,7 @@
 """Billboards: leaderboards on which generators and metrics compete.
 
-`store` keeps a board in one SQLite file, `ranking`, `ensemble` and `overrating`
-analyse it, `page` shows it, `server` takes submissions. After Kasai et al.
-(2022), "Bidimensional Leaderboards". No JAX: metrics are loaded by name.
+Implements Kasai et al. (2022), "Bidimensional Leaderboards". `store` keeps a
+board in one SQLite file; `ranking`, `ensemble` and `overrating` analyse it;
+`web/` shows it and takes submissions. Nothing here imports JAX: metrics are
+loaded by name.
 """

@@ -1,8 +1,8 @@
-"""The whole board as one value: every analysis of it.
+"""All analyses of a board, as one JSON value.
 
-Metrics ranked, the ensemble, the overrating of machines, generators ranked by
-the best metric. The value is plain JSON: the command line prints it, `page`
-draws it. Not here: what is kept of it (`renewal`).
+Ranks the metrics, fits the ensemble, estimates how much each metric overrates
+machines, and ranks the generators by the best metric. The command line prints
+the value; `web/page.py` draws it. `renewal.py` stores it.
 """
 
 from __future__ import annotations
@@ -25,20 +25,20 @@ from t5score_jax.leaderboard.store import Store
 
 #: The ensemble's name among metrics.
 ENSEMBLE = 'ensemble'
-#: The human role of a board for which none was set: all human texts.
+#: The role of all human texts, on a board without any role set.
 ROLE = 'default'
 
 
 @dataclasses.dataclass(frozen=True)
 class Request:
-  """What is asked of an analysis; the defaults are the paper's.
+  """Settings of an analysis; the defaults are the paper's.
 
   Attributes:
-    rule: How metrics are ranked.
+    rule: The ranking rule of metrics.
     reference_set: The references; None for the board's.
-    several: How several references make one score (M.3).
-    human: Which ratings; None for those that count.
-    resamples: Of the bootstrap; 0 for no intervals.
+    several: How a metric combines several references (M.3).
+    human: Name of the ratings; None for the board's default ratings.
+    resamples: Number of bootstrap resamples; 0 for no intervals.
   """
 
   rule: Rule = Rule()
@@ -50,7 +50,7 @@ class Request:
 
 @dataclasses.dataclass(frozen=True)
 class _Fitted:
-  """The ensemble with what its comparison needs."""
+  """The ensemble, and what ranking it among the metrics needs."""
 
   value: ensemble.Ensemble
   fit: ensemble.Fit
@@ -62,45 +62,45 @@ class _Fitted:
 def analyse(
   store: Store, request: Request | None = None, version: int | None = None
 ) -> dict[str, Any]:
-  """All analyses of a board.
+  """Analyses a board.
 
   Args:
     store: The board.
-    request: What is asked; None for the paper's defaults.
-    version: The version number that the ensemble gets; None for that of the
-      version on the board that is the same, or 0 where there is none.
+    request: The settings; None for the paper's defaults.
+    version: The version number of the fitted ensemble; None to look up the
+      stored version that equals it, or 0 if there is none.
 
   Returns:
-    The value, JSON: `board`, `metrics` (ranked), `ensemble` (None where there
-    can be none, with the reason in `notes`), `generators` (ranked),
-    `overrating` (role -> metric -> fit), `references` (metric -> number of
-    references -> correlation), `notes`.
+    A JSON value: `board`, `metrics` (ranked), `ensemble` (None if none can be
+    fitted; `notes` has the reason), `generators` (ranked), `overrating`
+    (role -> metric -> fit), `references` (metric -> number of references ->
+    correlation), `notes`.
 
   Raises:
-    BoardError: The request names what the board lacks.
+    BoardError: The request names references or ratings that do not exist.
   """
   request = request or Request()
   board = store.board()
-  found = data.load(
+  table = data.load(
     store, request.reference_set, request.several, request.human
   )
-  ratings = found.comparable()
+  ratings = table.comparable()
   if not request.rule.outliers:
     ratings = ranking.without_outliers(ratings)
   notes: list[str] = []
-  fitted = _fit(found, ratings, board.name, version or 0, notes)
+  fitted = _fit(table, ratings, board.name, version or 0, notes)
   if fitted is not None and version is None:
     fitted = dataclasses.replace(fitted, value=_kept(store, fitted.value))
-  metrics = _metrics(found, ratings, fitted, request)
+  metrics = _metrics(table, ratings, fitted, request)
   best = _best(metrics)
-  overrated = _overrating(store, found, fitted, request, notes)
+  overrated = _overrating(store, table, fitted, request, notes)
   _attach_overrating(metrics, overrated)
   return {
     'board': {
       'name': board.name,
       'task': board.task,
       'human': request.human or board.human,
-      'references': found.reference_set,
+      'references': table.reference_set,
       'labels': list(store.references()),
       'several': request.several,
       'examples': store.size(),
@@ -112,15 +112,15 @@ def analyse(
     'best': best,
     'metrics': metrics,
     'ensemble': None if fitted is None else _ensemble_entry(fitted),
-    'generators': _generators(found, fitted, best, request),
+    'generators': _generators(table, fitted, best, request),
     'overrating': overrated,
-    'references': references_effect(store, found),
+    'references': references_effect(store, table),
     'notes': notes,
   }
 
 
 def _kept(store: Store, value: ensemble.Ensemble) -> ensemble.Ensemble:
-  """The newest version on the board that is the same; else the value."""
+  """The newest stored version that equals the value, or the value itself."""
   for version in reversed(store.versions()):
     there = ensemble.Ensemble.from_json(version.ensemble)
     if there.is_same(value):
@@ -129,7 +129,7 @@ def _kept(store: Store, value: ensemble.Ensemble) -> ensemble.Ensemble:
 
 
 def next_version(store: Store) -> int:
-  """The number of the ensemble's next version."""
+  """The number of the next version of the ensemble."""
   row = store.connection.execute(
     'SELECT coalesce(max(version), 0) + 1 FROM version'
   ).fetchone()
@@ -137,37 +137,37 @@ def next_version(store: Store) -> int:
 
 
 def _fit(
-  found: Data, ratings: np.ndarray, name: str, version: int, notes: list[str]
+  table: Data, ratings: np.ndarray, name: str, version: int, notes: list[str]
 ) -> _Fitted | None:
-  names = found.candidates()
+  names = table.candidates()
   left_out = [
     m.name
-    for m in found.metrics
+    for m in table.metrics
     if m.kind != 'ensemble' and m.name not in names
   ]
   if left_out and names:
     notes.append(
-      'no candidates for the ensemble, as they lack scores of rated outputs'
-      f' or do not vary: {", ".join(left_out)}'
+      'excluded from the ensemble, because scores of rated outputs are missing'
+      f' or constant: {", ".join(left_out)}'
     )
   try:
     if not names:
       raise ensemble.EnsembleError(
-        'no metric has scores of all outputs that people rated'
+        'no metric has scores of all rated outputs'
       )
-    stacked = np.stack([found.scores[n] for n in names])
+    stacked = np.stack([table.scores[n] for n in names])
     moments = ensemble.moments(stacked, ratings)
     fit = ensemble.fit(moments, names)
   except ensemble.EnsembleError as error:
     notes.append(f'no ensemble: {error}')
     return None
   members = fit.members()
-  signatures = {m.name: m.signature for m in found.metrics if m.name in members}
+  signatures = {m.name: m.signature for m in table.metrics if m.name in members}
   at = {n: names.index(n) for n in members}
   value = ensemble.Ensemble(
     board=name,
     version=version,
-    reference_set=_named_set(found),
+    reference_set=_named_set(table),
     penalty=fit.penalty,
     intercept=fit.intercept,
     weights={n: float(fit.weights[i]) for n, i in at.items()},
@@ -177,23 +177,23 @@ def _fit(
   return _Fitted(
     value,
     fit,
-    value.apply(found.scores),
+    value.apply(table.scores),
     _held_out(fit, stacked, ratings),
     ensemble.ablation(moments, fit),
   )
 
 
-def _named_set(found: Data) -> str:
-  """The references, and how several of them make one score if they do."""
-  if found.several == 'own' or '+' not in found.reference_set:
-    return found.reference_set
-  return f'{found.reference_set}:{found.several}'
+def _named_set(table: Data) -> str:
+  """The reference set, with the way of combining several references."""
+  if table.several == 'own' or '+' not in table.reference_set:
+    return table.reference_set
+  return f'{table.reference_set}:{table.several}'
 
 
 def _held_out(
   fit: ensemble.Fit, scores: np.ndarray, ratings: np.ndarray
 ) -> np.ndarray | None:
-  """Each rated output as the ensemble without its generator scores it."""
+  """Scores each rated output by the ensemble fitted without its generator."""
   if fit.held_out is None:
     return None
   result = np.full(ratings.shape, np.nan)
@@ -205,14 +205,14 @@ def _held_out(
 
 
 def _metrics(
-  found: Data,
+  table: Data,
   ratings: np.ndarray,
   fitted: _Fitted | None,
   request: Request,
 ) -> list[dict[str, Any]]:
-  """The metrics and the ensemble, ranked."""
+  """Ranks the metrics and the ensemble."""
   rule = request.rule
-  columns = {m.name: found.scores[m.name] for m in found.metrics}
+  columns = {m.name: table.scores[m.name] for m in table.metrics}
   own = None
   if fitted is not None and fitted.held_out is not None:
     own = _own_name(fitted.value.version, columns)
@@ -226,7 +226,7 @@ def _metrics(
   compared = {
     n: c
     for n, c in columns.items()
-    if n == own or _kind(found, n) != 'ensemble'
+    if n == own or _kind(table, n) != 'ensemble'
   }
   intervals = (
     ranking.metric_intervals(compared, ratings, rule, request.resamples)
@@ -243,7 +243,7 @@ def _metrics(
   }
   entries = []
   for name in ranking.order(strength):
-    metric = next((m for m in found.metrics if m.name == name), None)
+    metric = next((m for m in table.metrics if m.name == name), None)
     interval = intervals.get(name)
     entries.append(
       {
@@ -252,7 +252,7 @@ def _metrics(
         'correlation': values[name],
         'pearson': pearson[name],
         'interval': None if interval is None else dataclasses.asdict(interval),
-        'kind': 'fitted' if name == own else _kind(found, name),
+        'kind': 'fitted' if name == own else _kind(table, name),
         'negated': bool(metric and metric.negated),
         'description': metric.description if metric else '',
         'signature': (
@@ -261,7 +261,7 @@ def _metrics(
         'seconds': metric.seconds if metric else None,
         'parameters': metric.parameters if metric else None,
         'submitted': metric.submitted if metric else '',
-        'missing': int(np.isnan(found.scores[name]).all(axis=1).sum())
+        'missing': int(np.isnan(table.scores[name]).all(axis=1).sum())
         if metric
         else 0,
       }
@@ -271,18 +271,18 @@ def _metrics(
 
 
 def _own_name(version: int, taken: Any) -> str:
-  """The fitted ensemble's name; with a version where a column has it."""
+  """The name of the fitted ensemble, with its version if a column is so named."""
   if ENSEMBLE not in taken:
     return ENSEMBLE
   return f'{ENSEMBLE} v{version}' if version else f'{ENSEMBLE} (not stored)'
 
 
-def _kind(found: Data, name: str) -> str:
-  return next((m.kind for m in found.metrics if m.name == name), 'fitted')
+def _kind(table: Data, name: str) -> str:
+  return next((m.kind for m in table.metrics if m.name == name), 'fitted')
 
 
 def _mark_costs(entries: list[dict[str, Any]], value: str) -> None:
-  """Says which entries are on the Pareto front of value against each cost."""
+  """Marks the entries on the Pareto front of the value and each cost."""
   goodness = np.array([_number(e[value]) for e in entries])
   for cost in ('seconds', 'parameters'):
     costs = np.array([_number(e[cost]) for e in entries])
@@ -296,24 +296,24 @@ def _number(value: float | None) -> float:
 
 
 def _best(metrics: list[dict[str, Any]]) -> str | None:
-  """The metric that ranks the generators; published ensembles don't."""
+  """The metric that ranks the generators; never a published ensemble."""
   return next((m['name'] for m in metrics if m['rank'] == 1), None)
 
 
 def _generators(
-  found: Data, fitted: _Fitted | None, best: str | None, request: Request
+  table: Data, fitted: _Fitted | None, best: str | None, request: Request
 ) -> list[dict[str, Any]]:
-  """The generators, ranked by the best metric."""
-  columns = dict(found.scores)
+  """Ranks the generators by the best metric."""
+  columns = dict(table.scores)
   own = None
   if fitted is not None:
     own = _own_name(fitted.value.version, columns)
     columns[own] = fitted.scores
   means = {n: ranking.means(c) for n, c in columns.items()}
-  human = ranking.means(found.human)
-  ranked = columns.get(best or '', np.full(found.human.shape, np.nan))
-  ranked = np.where(found.is_reference[:, None], np.nan, ranked)
-  names = [g.name for g in found.generators]
+  human = ranking.means(table.human)
+  ranked = columns.get(best or '', np.full(table.human.shape, np.nan))
+  ranked = np.where(table.is_reference[:, None], np.nan, ranked)
+  names = [g.name for g in table.generators]
   values = dict(zip(names, ranking.means(ranked), strict=True))
   intervals = (
     ranking.generator_intervals(names, ranked, request.resamples)
@@ -323,7 +323,7 @@ def _generators(
   entries = []
   for rank, name in enumerate(ranking.order(values), 1):
     i = names.index(name)
-    generator, interval = found.generators[i], intervals.get(name)
+    generator, interval = table.generators[i], intervals.get(name)
     entries.append(
       {
         'name': name,
@@ -331,7 +331,7 @@ def _generators(
         'score': values[name],
         'interval': None if interval is None else dataclasses.asdict(interval),
         'human': generator.human,
-        'is_reference': bool(found.is_reference[i]),
+        'is_reference': bool(table.is_reference[i]),
         'rating': human[i],
         'scores': {n: m[i] for n, m in means.items()},
         'description': generator.description,
@@ -359,36 +359,36 @@ def _ensemble_entry(fitted: _Fitted) -> dict[str, Any]:
   }
 
 
-def _roles(store: Store, found: Data) -> dict[str, tuple[list[str], str]]:
-  """The human roles that were set, or that of all human texts."""
+def _roles(store: Store, table: Data) -> dict[str, tuple[list[str], str]]:
+  """The roles set on the board, or one role of all human texts."""
   roles = store.roles()
   if roles:
     return roles
-  people = [
+  humans = [
     g.name
-    for g, copied in zip(found.generators, found.is_reference, strict=True)
+    for g, copied in zip(table.generators, table.is_reference, strict=True)
     if g.human and not copied
   ]
-  return {ROLE: (people, found.reference_set)} if people else {}
+  return {ROLE: (humans, table.reference_set)} if humans else {}
 
 
 def _overrating(
   store: Store,
-  found: Data,
+  table: Data,
   fitted: _Fitted | None,
   request: Request,
   notes: list[str],
 ) -> dict[str, dict[str, dict[str, Any]]]:
-  """Role -> metric -> the mixed-effects model (section 2.3, appendix E)."""
+  """Fits the mixed-effects models: role -> metric -> fit (section 2.3)."""
   result: dict[str, dict[str, dict[str, Any]]] = {}
-  for role, (people, reference_set) in _roles(store, found).items():
-    there = found
-    if reference_set not in (found.reference_set, GIVEN):
+  for role, (humans, reference_set) in _roles(store, table).items():
+    there = table
+    if reference_set not in (table.reference_set, GIVEN):
       there = data.load(store, reference_set, request.several, request.human)
-    taking_part = np.array(
-      [not g.human or g.name in people for g in there.generators]
+    included = np.array(
+      [not g.human or g.name in humans for g in there.generators]
     )
-    ratings = np.where(taking_part[:, None], there.human, np.nan)
+    ratings = np.where(included[:, None], there.human, np.nan)
     machine = np.array([not g.human for g in there.generators])
     columns = dict(there.scores)
     if fitted is not None:
@@ -419,32 +419,33 @@ def _overrating_entry(fit: overrating.Overrating) -> dict[str, Any]:
 def _attach_overrating(
   metrics: list[dict[str, Any]], overrated: dict[str, dict[str, Any]]
 ) -> None:
-  """Puts the first role's fits beside the correlations."""
+  """Adds the fits of the first role to the entries of metrics."""
   first = next(iter(overrated.values()), {})
   for entry in metrics:
     entry['overrating'] = first.get(entry['name'])
 
 
-def references_effect(store: Store, found: Data) -> dict[str, dict[str, float]]:
-  """Correlation by the number of references (figure 3).
+def references_effect(store: Store, table: Data) -> dict[str, dict[str, float]]:
+  """Correlation of each metric by the number of references (figure 3).
 
-  For metrics that were run with each reference alone: the greatest (or the
-  mean) over each subset of n references, correlated with ratings, averaged
-  over the subsets. Generators that are references are left out.
+  Covers metrics with scores for each single reference. For each subset of n
+  references, the maximum (or mean) score over the subset is correlated with
+  the ratings; the correlations are averaged over the subsets. Generators whose
+  texts are references are excluded.
 
   Returns:
-    Metric -> number of references, as text -> mean Pearson correlation.
+    Metric -> number of references (a string) -> mean Pearson correlation.
   """
   labels = list(store.references())
   if len(labels) < 2:
     return {}
-  several = 'mean' if found.several == 'mean' else 'max'
+  several = 'mean' if table.several == 'mean' else 'max'
   everything = '+'.join(labels)
   copied = data.load(store, everything).is_reference
-  ratings = np.where(copied[:, None], np.nan, found.human)
-  place = {g.id: n for n, g in enumerate(found.generators)}
+  ratings = np.where(copied[:, None], np.nan, table.human)
+  place = {g.id: n for n, g in enumerate(table.generators)}
   result: dict[str, dict[str, float]] = {}
-  for metric in found.metrics:
+  for metric in table.metrics:
     columns = {
       label: data.metric_scores(
         store, metric, label, 'own', place, ratings.shape

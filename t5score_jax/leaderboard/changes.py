@@ -1,8 +1,8 @@
-"""The changes that a board can see, each of them whole or not at all.
+"""All changes of a board, each atomic.
 
-Functions on an open `Store`, each one transaction, which a caller may put into
-a greater one (`with store.transaction():`). Everything is checked before it is
-written. Not here: where scores come from (`submissions`).
+Functions on an open `Store`. Each is one transaction; a caller may combine
+several in a larger one (`with store.transaction():`). Values are checked before
+they are written. Computing scores is the business of `submissions.py`.
 """
 
 from __future__ import annotations
@@ -39,19 +39,19 @@ def initialise(
   references: Mapping[str, Sequence[str]] | None = None,
   human: str | None = None,
 ) -> None:
-  """Makes the tables of a new file and puts the inputs there.
+  """Creates the tables of a new file and stores the inputs.
 
   Args:
-    store: The new file.
+    store: The new, empty board.
     name: The board's name.
     task: What the generators do.
     ids: The K inputs' ids, all different.
-    sources: The K inputs' texts, if there are any.
+    sources: The texts of the K inputs, if known.
     references: Label -> K texts.
-    human: The name of the ratings that count.
+    human: The name of the board's default ratings.
 
   Raises:
-    BoardError: Names or numbers are not right.
+    BoardError: A name is invalid, or numbers of texts differ.
   """
   check_name(name, 'board')
   if not ids:
@@ -87,13 +87,13 @@ def initialise(
 
 
 def _changed(store: Store, message: str) -> None:
-  """Raises the revision and writes the history."""
+  """Increments the revision and logs the change."""
   store.connection.execute('UPDATE board SET revision = revision + 1')
   note(store, message)
 
 
 def note(store: Store, message: str) -> None:
-  """Writes a line of history, which changes nothing else."""
+  """Logs an event without changing the revision."""
   with store.transaction():
     store.connection.execute(
       'INSERT INTO event (time, message) VALUES (?, ?)', (now(), message)
@@ -107,9 +107,8 @@ def add_generator(
 
   Args:
     store: The board.
-    generator: The generator; its id is ignored, and its date is now unless it
-      has one.
-    outputs: Its K texts, if they are known.
+    generator: The generator. Its id is ignored; an empty date means now.
+    outputs: Its K texts, if known.
 
   Returns:
     Its id.
@@ -140,7 +139,7 @@ def add_generator(
       )
     except sqlite3.IntegrityError as error:
       raise BoardError(
-        f'there is a generator {generator.name!r} already; choose another name'
+        f'generator {generator.name!r} exists already; choose another name'
       ) from error
     _changed(store, f'generator {generator.name} added')
     return int(cursor.lastrowid or 0)
@@ -153,8 +152,7 @@ def add_metric(
 
   Args:
     store: The board.
-    metric: The metric; its id is ignored, and its date is now unless it has
-      one.
+    metric: The metric. Its id is ignored; an empty date means now.
     program: The executable of a metric of kind 'command'.
 
   Returns:
@@ -185,7 +183,7 @@ def add_metric(
       )
     except sqlite3.IntegrityError as error:
       raise BoardError(
-        f'there is a metric {metric.name!r} already; choose another name'
+        f'metric {metric.name!r} exists already; choose another name'
       ) from error
     _changed(store, f'metric {metric.name} added')
     return int(cursor.lastrowid or 0)
@@ -196,16 +194,15 @@ def set_scores(
   columns: Iterable[tuple[int, int, np.ndarray]],
   reference_set: str,
 ) -> None:
-  """Writes score columns, over those that are there.
+  """Stores columns of scores and replaces existing ones.
 
   Args:
     store: The board.
-    columns: (metric's id, generator's id, scores [K]), NaN where there is
-      none; no infinities.
+    columns: (metric id, generator id, scores [K]); NaN marks a missing score.
     reference_set: The references that the scores were computed with.
 
   Raises:
-    BoardError: A column has another length, or holds an infinity.
+    BoardError: A column has the wrong length or contains an infinity.
   """
   count = store.size()
 
@@ -234,7 +231,7 @@ def set_scores(
 def set_failure(
   store: Store, metric: int, generator: int, reference_set: str, message: str
 ) -> None:
-  """Notes that a metric failed on a generator, and why."""
+  """Records that a metric failed on a generator, and why."""
   with store.transaction():
     store.connection.execute(
       'INSERT OR REPLACE INTO failure VALUES (?, ?, ?, ?)',
@@ -251,7 +248,7 @@ def set_failure(
 def set_metric_run(
   store: Store, metric: int, signature: str, seconds: float | None
 ) -> None:
-  """Notes what a metric's run told: its signature and how long it took."""
+  """Records the signature and the duration of a run of a metric."""
   with store.transaction():
     store.connection.execute(
       'UPDATE metric SET signature = ?, seconds = ? WHERE id = ?',
@@ -265,17 +262,17 @@ def add_ratings(
   columns: Iterable[tuple[int, np.ndarray]],
   replace: bool = False,
 ) -> None:
-  """Adds human ratings; the first that a board gets are those that count.
+  """Adds human ratings; the first ratings become the board's default.
 
   Args:
     store: The board.
-    name: What the ratings are called.
-    columns: (generator's id, ratings [K]), NaN where there is none. Ratings
-      that a generator has under this name stay where the column has NaN.
-    replace: Whether a rating may take the place of another.
+    name: The name of the ratings.
+    columns: (generator id, ratings [K]); NaN marks a missing rating and keeps
+      an existing one of that name.
+    replace: Whether existing ratings may be replaced.
 
   Raises:
-    BoardError: A rating is there already, or a column is not right.
+    BoardError: A different rating exists, or a column is invalid.
   """
   check_name(name, 'rating')
   count = store.size()
@@ -289,8 +286,8 @@ def add_ratings(
       clash = given & ~np.isnan(old) & (old != values)
       if clash.any() and not replace:
         raise BoardError(
-          f'{int(clash.sum())} of these examples have another rating {name!r}'
-          ' already; replace them explicitly, or give another name'
+          f'{int(clash.sum())} of these examples already have a different rating'
+          f' {name!r}; replace them explicitly, or choose another name'
         )
       store.connection.execute(
         'INSERT OR REPLACE INTO rating VALUES (?, ?, ?)',
@@ -303,10 +300,10 @@ def add_ratings(
 
 
 def set_human(store: Store, name: str) -> None:
-  """Chooses the ratings that count.
+  """Makes ratings the board's default.
 
   Raises:
-    BoardError: There are no such ratings.
+    BoardError: The board has no such ratings.
   """
   with store.transaction():
     if name not in store.rating_names():
@@ -320,23 +317,23 @@ def set_human(store: Store, name: str) -> None:
 def set_role(
   store: Store, name: str, generators: Sequence[str], reference_set: str
 ) -> None:
-  """Says which human texts count as generated, against which references.
+  """Sets which human texts count as generated, and the references they face.
 
   Args:
     store: The board.
-    name: Of the role, for example 'default' or 'swapped'.
+    name: The name of the role, for example 'default' or 'swapped'.
     generators: Names of human generators.
     reference_set: Labels joined by '+', or `GIVEN`.
 
   Raises:
-    BoardError: A generator or a reference isn't there.
+    BoardError: A generator or a reference does not exist.
   """
   with store.transaction():
     humans = [g.name for g in store.generators() if g.human]
     for generator in generators:
       if generator not in humans:
         raise BoardError(
-          f'{generator!r} is no generator of human texts; there are: '
+          f'{generator!r} is not a generator of human texts; there are: '
           + (', '.join(humans) or 'none')
         )
     check_reference_set(store, reference_set)
@@ -348,7 +345,7 @@ def set_role(
 
 
 def check_reference_set(store: Store, reference_set: str) -> None:
-  """Raises BoardError if a set names references that the board lacks."""
+  """Raises a BoardError if a reference of the set does not exist."""
   known = list(store.references())
   labels = [] if reference_set == GIVEN else reference_set.split('+')
   for label in labels:
@@ -367,19 +364,19 @@ def add_version(
   ensemble: Mapping[str, Any],
   created: str | None = None,
 ) -> None:
-  """Keeps a version of the ensemble, for good.
+  """Stores a version of the ensemble permanently.
 
   Args:
     store: The board.
-    version: Its number.
-    revision: Of the board, which it was fitted to.
-    cause: What had changed.
-    signature: Of the ensemble.
-    ensemble: What `Ensemble.to_json` gave.
-    created: When (ISO 8601), of one that was made elsewhere; None for now.
+    version: The version number.
+    revision: The revision of the board that it was fitted to.
+    cause: The change that caused it.
+    signature: The signature of the ensemble.
+    ensemble: The value of `Ensemble.to_json`.
+    created: The time (ISO 8601) of an imported version; None for now.
 
   Raises:
-    BoardError: That is no time.
+    BoardError: `created` is not a time.
   """
   with store.transaction():
     store.connection.execute(
@@ -399,14 +396,14 @@ def _time(text: str) -> str:
   try:
     datetime.datetime.fromisoformat(text)
   except (TypeError, ValueError) as error:
-    raise BoardError(f'{str(text)[:60]!r} is no time (ISO 8601)') from error
+    raise BoardError(f'{str(text)[:60]!r} is not a time in ISO 8601') from error
   return text
 
 
 def set_snapshot(
   store: Store, revision: int, version: int | None, value: Any
 ) -> None:
-  """Keeps the analyses of a revision in place of older ones."""
+  """Stores the analyses of a revision and replaces older ones."""
   with store.transaction():
     store.connection.execute(
       'INSERT OR REPLACE INTO snapshot VALUES (1, ?, ?, ?)',
@@ -415,7 +412,7 @@ def set_snapshot(
 
 
 def snapshot(store: Store) -> tuple[int, Any] | None:
-  """The newest kept analyses: (revision, value); None if there are none."""
+  """The stored analyses, (revision, value); None if there are none."""
   row = store.connection.execute(
     'SELECT revision, data FROM snapshot'
   ).fetchone()

@@ -1,7 +1,7 @@
-"""A board's numbers in memory: generators by examples, one array a metric.
+"""A board's numbers in memory: one array [generators, examples] per metric.
 
-For the analyses, which take arrays. Decides which references count, and which
-human texts may stand beside machines'. Not here: statistics (`ranking`).
+Decides which references are used and which human texts are references
+themselves. Statistics of these arrays are in `ranking.py`.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from t5score_jax.leaderboard import changes, ensemble
 from t5score_jax.leaderboard.entries import GIVEN, BoardError, Generator, Metric
 from t5score_jax.leaderboard.store import Store
 
-#: How several references make one score (M.3): the metric's own way where it
-#: has one, the greatest or the mean of scores with one reference each.
+#: How a metric combines several references (M.3): its own way, or the maximum
+#: or mean of its scores with single references.
 SEVERAL = ('own', 'max', 'mean')
 
 
@@ -28,12 +28,12 @@ class Data:
   Attributes:
     generators: The I generators.
     metrics: The J metrics.
-    scores: Metric -> float64 [I, K]; NaN where there is none. Higher is better.
-    human: Ratings, float64 [I, K]; NaN where there is none.
-    is_reference: Whether a generator's texts are among the references that the
-      scores were computed with: then its scores say nothing, [I].
+    scores: Metric -> float64 [I, K]; NaN if missing. Higher is better.
+    human: Ratings, float64 [I, K]; NaN if missing.
+    is_reference: Whether a generator's texts are among the references, [I];
+      its scores are then meaningless.
     reference_set: The references.
-    several: How several references made one score.
+    several: How several references were combined.
   """
 
   generators: list[Generator]
@@ -45,11 +45,11 @@ class Data:
   several: str = 'own'
 
   def comparable(self) -> np.ndarray:
-    """Ratings of the generators that are no references; NaN elsewhere."""
+    """Ratings of the generators that are not references; NaN elsewhere."""
     return np.where(self.is_reference[:, None], np.nan, self.human)
 
   def candidates(self) -> list[str]:
-    """The metrics that an ensemble may combine: scored wherever rated."""
+    """The metrics an ensemble may combine: scores of all rated outputs."""
     rated = ~np.isnan(self.comparable())
     return [
       m.name
@@ -73,14 +73,14 @@ def load(
     store: The board.
     reference_set: Labels joined by '+'; None for the board's own.
     several: One of `SEVERAL`.
-    human: Which ratings; None for those that count.
+    human: Name of the ratings; None for the board's default.
 
   Returns:
-    The data. A metric that has no scores with these references (it needs
-    none, or its scores came as a table) stands with those it has.
+    The data. A metric without scores for these references (it uses none, or
+    its scores were imported) has the scores that exist.
 
   Raises:
-    BoardError: There are no such references or ratings.
+    BoardError: The references or ratings do not exist.
   """
   if several not in SEVERAL:
     raise BoardError(f'several must be one of {SEVERAL}, not {several!r}')
@@ -122,17 +122,17 @@ def metric_scores(
   place: dict[int, int],
   shape: tuple[int, int],
 ) -> np.ndarray:
-  """One metric's scores, [I, K]; `load` says with which references."""
+  """Scores of one metric, [I, K]; see `load` for the references used."""
   labels = [] if reference_set == GIVEN else reference_set.split('+')
   if several != 'own' and len(labels) > 1:
     columns = [_column(store, metric, x, place, shape) for x in labels]
     if not all(np.isnan(c).all() for c in columns):
       together = np.stack(columns)
       return together.max(axis=0) if several == 'max' else together.mean(axis=0)
-  found = _column(store, metric, reference_set, place, shape)
-  if np.isnan(found).all() and reference_set != GIVEN:
+  scores = _column(store, metric, reference_set, place, shape)
+  if np.isnan(scores).all() and reference_set != GIVEN:
     return _column(store, metric, GIVEN, place, shape)
-  return found
+  return scores
 
 
 def _column(
@@ -151,43 +151,43 @@ def _column(
 def _references(
   store: Store, generators: Sequence[Generator], reference_set: str
 ) -> np.ndarray:
-  """Which generators' texts stand among the references."""
-  found = np.zeros(len(generators), dtype=bool)
-  people = [n for n, g in enumerate(generators) if g.human and g.has_outputs]
-  if not people or reference_set == GIVEN:
-    return found
+  """Which generators' texts are among the references, [I]."""
+  copied = np.zeros(len(generators), dtype=bool)
+  humans = [n for n, g in enumerate(generators) if g.human and g.has_outputs]
+  if not humans or reference_set == GIVEN:
+    return copied
   references = store.references()
-  for n in people:
+  for n in humans:
     outputs = store.outputs(generators[n].id) or []
     for label in reference_set.split('+'):
       same = sum(
         a == b for a, b in zip(outputs, references[label], strict=True)
       )
-      found[n] |= 2 * same > len(outputs)
-  return found
+      copied[n] |= 2 * same > len(outputs)
+  return copied
 
 
 def reference_sets(store: Store) -> list[str]:
-  """The sets that reference-based metrics are run with.
+  """The reference sets that reference-based metrics are run with.
 
-  All references together, each alone (for the greatest or the mean over
-  references, and for the effect of their number), and those of human roles.
+  These are all references together, each reference alone (for the maximum or
+  mean over references and the effect of their number), and those of roles.
   """
   board = store.board()
   labels = list(store.references())
   if not labels:
     return []
   sets = [board.reference_set, *labels]
-  sets += [found for _, found in store.roles().values()]
+  sets += [references for _, references in store.roles().values()]
   return list(dict.fromkeys(sets))
 
 
 def subsets(
   labels: Sequence[str], size: int, most: int = 20
 ) -> list[tuple[str, ...]]:
-  """Subsets of the labels of one size; evenly spread ones if there are many."""
-  found = list(itertools.combinations(labels, size))
-  if len(found) <= most:
-    return found
-  at = np.linspace(0, len(found) - 1, most).round().astype(int)
-  return [found[i] for i in at]
+  """Subsets of one size; at most `most`, evenly spread."""
+  every = list(itertools.combinations(labels, size))
+  if len(every) <= most:
+    return every
+  at = np.linspace(0, len(every) - 1, most).round().astype(int)
+  return [every[i] for i in at]

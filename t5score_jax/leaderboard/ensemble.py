@@ -1,11 +1,10 @@
-"""The sparse ensemble of metrics: fitted, tested, signed, applied.
+"""The sparse ensemble of metrics: fitting, testing, signing, applying.
 
 Kasai et al. (2022), section 2.2 and appendix D: a Lasso regression of human
-ratings on standardised metrics, regularised until exactly three weights are
-left. All from moments (sums of products), one set for each generator: leaving a
-generator out is a subtraction, and a board of millions of ratings costs no more
-than its number of metrics. Not here: which metrics and ratings a board has
-(`ranking`).
+ratings on standardised metrics, regularised until exactly three weights remain.
+Everything is computed from moments (sums of products) per generator: leaving
+out a generator is a subtraction, and the cost of a fit depends on the number of
+metrics, not of ratings. `data.py` selects the metrics and ratings.
 """
 
 from __future__ import annotations
@@ -21,32 +20,32 @@ from sklearn import exceptions, linear_model
 
 from t5score_jax.errors import T5ScoreError
 
-#: How many metrics an ensemble combines.
+#: Number of metrics in an ensemble.
 MEMBERS = 3
-# A weight of a standardised metric that is smaller than this part of the
-# greatest possible one is a zero that rounding has touched.
+# Weights of standardised metrics below this fraction of the largest possible
+# weight are rounding errors.
 _ZERO = 1e-12
-# Scores vary if their standard deviation is more than this part of their mean.
+# Scores are constant if their standard deviation is at most this fraction of
+# their mean.
 _CONSTANT = 1e-13
 
 
 class EnsembleError(T5ScoreError, ValueError):
-  """There can be no ensemble, or a text is no signature of one."""
+  """An ensemble cannot be fitted, or a signature is malformed."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Ensemble:
-  """A linear combination of metrics, as raw scores enter.
+  """A linear combination of raw metric scores.
 
   Attributes:
     board: The board's name.
-    version: The version on that board, from 1; 0 where the board keeps none
-      like it.
+    version: The version on that board, from 1; 0 if it is not stored.
     reference_set: The references that its inputs were computed with.
-    penalty: lambda, in the form of scikit-learn: the objective is the mean
-      squared error over 2, plus lambda times the sum of absolute weights of
-      standardised metrics. None where it was not told (an imported ensemble).
-    intercept: The value where all scores are 0.
+    penalty: lambda as in scikit-learn: the objective is half the mean squared
+      error plus lambda times the sum of absolute weights of standardised
+      metrics. None if unknown (an imported ensemble).
+    intercept: The value if all scores are 0.
     weights: Metric -> weight of its raw score.
     standardised: Metric -> weight of its standardised score.
     inputs: Digest of the members' names and signatures, 8 hex digits.
@@ -62,10 +61,10 @@ class Ensemble:
   inputs: str
 
   def signature(self) -> str:
-    """One line that is enough to compute the score: see `parse_signature`.
+    """One line that determines the ensemble; `parse_signature` reads it.
 
-    It begins as the paper has it (footnote 3), and goes on with lambda, the
-    digest of the inputs, the intercept and the weights, all digits of them.
+    It begins as in the paper (footnote 3), followed by lambda, the digest of
+    the inputs, the intercept and the weights in full precision.
     """
     penalty = 'unknown' if self.penalty is None else repr(self.penalty)
     parts = [
@@ -78,16 +77,16 @@ class Ensemble:
     return '|'.join(parts)
 
   def apply(self, scores: Mapping[str, np.ndarray]) -> np.ndarray:
-    """The ensemble's scores.
+    """Scores by the ensemble.
 
     Args:
-      scores: Metric -> raw scores, any shape, the same for all.
+      scores: Metric -> raw scores, all of one shape.
 
     Returns:
-      The intercept plus the weighted sum, of that shape.
+      The intercept plus the weighted sum of scores, of that shape.
 
     Raises:
-      EnsembleError: A member's scores are missing.
+      EnsembleError: Scores of a member are missing.
     """
     for name in self.weights:
       if name not in scores:
@@ -98,7 +97,7 @@ class Ensemble:
     return np.asarray(total)
 
   def is_same(self, other: Ensemble) -> bool:
-    """Whether both give the same scores, whatever the version and the board.
+    """Whether both define the same scores, ignoring version and board.
 
     Weights are compared up to rounding, which differs between machines.
     """
@@ -113,26 +112,26 @@ class Ensemble:
     )
 
   def to_json(self) -> dict[str, Any]:
-    """As JSON; `from_json` gives it back."""
+    """The ensemble as JSON; `from_json` is the inverse."""
     return dataclasses.asdict(self)
 
   @classmethod
   def from_json(cls, value: Mapping[str, Any]) -> Ensemble:
-    """The ensemble of `to_json`."""
+    """The ensemble described by a value of `to_json`."""
     return cls(**value)
 
 
 def parse_signature(text: str) -> Ensemble:
-  """The ensemble that a signature describes.
+  """Parses the signature of an ensemble.
 
   Args:
-    text: What `Ensemble.signature` gave.
+    text: A value of `Ensemble.signature`.
 
   Returns:
-    The ensemble, without standardised weights, which only its board knows.
+    The ensemble without standardised weights, which the signature lacks.
 
   Raises:
-    EnsembleError: The text is no signature.
+    EnsembleError: The text is not a signature.
   """
   try:
     first, penalty, inputs, intercept, *weights = text.strip().split('|')
@@ -142,12 +141,12 @@ def parse_signature(text: str) -> Ensemble:
     pairs = [part.removeprefix('weight:').rpartition(':') for part in weights]
     if not head.startswith('ensemble.') or not pairs:
       raise ValueError('no head or no weights')
-    told = fields['lambda']
+    penalty = fields['lambda']
     return Ensemble(
       board=head.removeprefix('ensemble.'),
       version=int(version),
       reference_set=references,
-      penalty=None if told == 'unknown' else float(told),
+      penalty=None if penalty == 'unknown' else float(penalty),
       intercept=float(fields['intercept']),
       weights={name: float(value) for name, _, value in pairs},
       standardised={},
@@ -160,20 +159,20 @@ def parse_signature(text: str) -> Ensemble:
 
 
 def digest(signatures: Mapping[str, str]) -> str:
-  """Of metrics' names and signatures, as `Ensemble.inputs` has it."""
+  """Digest of metrics' names and signatures, as in `Ensemble.inputs`."""
   text = '\n'.join(f'{name}\t{signatures[name]}' for name in sorted(signatures))
   return hashlib.sha256(text.encode()).hexdigest()[:8]
 
 
 @dataclasses.dataclass(frozen=True)
 class Moments:
-  """Sums over rated rows, one entry for each of G groups (generators).
+  """Sums over rated rows, one entry per group (generator), G in all.
 
-  Scores are standardised with `mean` and `deviation`, ratings as they are less
-  `mean_rating`, so that sums of products lose no digits.
+  Scores are standardised with `mean` and `deviation`, and ratings centred with
+  `mean_rating`, so that sums of products keep their precision.
 
   Attributes:
-    count: Rows, [G].
+    count: Number of rows, [G].
     x: Sums of scores, [G, M].
     y: Sums of ratings, [G].
     xx: Sums of products of scores, [G, M, M].
@@ -195,7 +194,7 @@ class Moments:
   mean_rating: float
 
   def select(self, columns: Sequence[int]) -> Moments:
-    """Of some of the metrics."""
+    """The moments of some of the metrics."""
     at = list(columns)
     return dataclasses.replace(
       self,
@@ -208,20 +207,20 @@ class Moments:
 
 
 def varies(scores: np.ndarray) -> bool:
-  """Whether scores differ by more than rounding, so that they can be fitted."""
+  """Whether scores differ by more than rounding errors."""
   mean = abs(float(scores.mean()))
   return bool(np.ptp(scores) > 0 and scores.std() > _CONSTANT * mean)
 
 
 def moments(scores: np.ndarray, ratings: np.ndarray) -> Moments:
-  """Sums over the rated rows of each generator.
+  """Computes the moments of each generator over its rated rows.
 
   Args:
-    scores: [M, I, K], finite where a rating is.
-    ratings: [I, K]; NaN where there is none.
+    scores: Scores [M, I, K], finite for every rating.
+    ratings: Ratings [I, K]; NaN if missing.
 
   Returns:
-    The moments of the generators that have ratings.
+    The moments of the rated generators.
 
   Raises:
     EnsembleError: Fewer than two ratings, or a metric is constant.
@@ -255,7 +254,7 @@ def moments(scores: np.ndarray, ratings: np.ndarray) -> Moments:
 
 @dataclasses.dataclass(frozen=True)
 class _Problem:
-  """A regression, centred: what the Lasso needs, and the means."""
+  """A centred regression problem: sums of products, and the means."""
 
   count: float
   gram: np.ndarray
@@ -264,29 +263,29 @@ class _Problem:
   mean_y: float
 
 
-def _problem(found: Moments, without: int | None = None) -> _Problem:
-  """All rows, or all but those of one group."""
-  keep = np.ones(len(found.count), dtype=bool)
+def _problem(sums: Moments, without: int | None = None) -> _Problem:
+  """The problem of all rows, or of all but one group's."""
+  keep = np.ones(len(sums.count), dtype=bool)
   if without is not None:
     keep[without] = False
-  count = float(found.count[keep].sum())
-  mean_x = found.x[keep].sum(axis=0) / count
-  mean_y = float(found.y[keep].sum()) / count
-  gram = found.xx[keep].sum(axis=0) - count * np.outer(mean_x, mean_x)
-  target = found.xy[keep].sum(axis=0) - count * mean_x * mean_y
+  count = float(sums.count[keep].sum())
+  mean_x = sums.x[keep].sum(axis=0) / count
+  mean_y = float(sums.y[keep].sum()) / count
+  gram = sums.xx[keep].sum(axis=0) - count * np.outer(mean_x, mean_x)
+  target = sums.xy[keep].sum(axis=0) - count * mean_x * mean_y
   return _Problem(count, gram, target, mean_x, mean_y)
 
 
 def path(problem: _Problem) -> tuple[np.ndarray, np.ndarray]:
-  """The whole Lasso path, exactly: it is linear between its knots.
+  """Computes the exact Lasso path, which is linear between its knots.
 
   Returns:
-    lambda of the knots, falling to 0, [P]; weights there, [M, P].
+    lambda at the knots, descending to 0, [P]; weights there, [M, P].
   """
-  # scikit-learn has thresholds that know nothing of the ratings' scale.
+  # scikit-learn's thresholds are absolute: scale the ratings.
   scale = float(np.abs(problem.target).max()) / problem.count or 1.0
   with warnings.catch_warnings():
-    # A metric that says the same as another (chrF beside chrF++) is dropped.
+    # A metric that is collinear with another (chrF and chrF++) is dropped.
     warnings.simplefilter('ignore', exceptions.ConvergenceWarning)
     penalties, _, weights = linear_model.lars_path_gram(
       Xy=problem.target / scale,
@@ -299,9 +298,9 @@ def path(problem: _Problem) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _at(problem: _Problem, penalty: float) -> np.ndarray:
-  """The weights at one lambda, [M]."""
+  """Weights at one lambda, [M]."""
   penalties, weights = path(problem)
-  # np.interp wants rising abscissae.
+  # np.interp needs ascending abscissae.
   order = np.argsort(penalties, kind='stable')
   return np.array(
     [np.interp(penalty, penalties[order], row[order]) for row in weights]
@@ -311,16 +310,16 @@ def _at(problem: _Problem, penalty: float) -> np.ndarray:
 def choose(
   problem: _Problem, members: int = MEMBERS
 ) -> tuple[float, np.ndarray]:
-  """The path's last knot with exactly so many weights that are not zero.
+  """Selects the last knot of the path with exactly `members` nonzero weights.
 
-  Where no knot has so many (fewer metrics than that), the last knot of the
-  greatest number below it.
+  If no knot has that many (there are fewer metrics), the last knot with the
+  largest smaller number is selected.
 
   Returns:
     lambda and the weights of standardised metrics, [M].
 
   Raises:
-    EnsembleError: No metric gets a weight.
+    EnsembleError: All weights are zero.
   """
   penalties, weights = path(problem)
   small = _ZERO * np.abs(problem.target).max() / problem.count
@@ -328,26 +327,26 @@ def choose(
   for wanted in range(members, 0, -1):
     knots = np.flatnonzero(counts == wanted)
     if knots.size:
-      found = weights[:, knots[-1]].copy()
-      found[np.abs(found) <= small] = 0.0
-      return float(penalties[knots[-1]]), found
+      chosen = weights[:, knots[-1]].copy()
+      chosen[np.abs(chosen) <= small] = 0.0
+      return float(penalties[knots[-1]]), chosen
   raise EnsembleError('no metric correlates with the ratings')
 
 
 @dataclasses.dataclass(frozen=True)
 class Fit:
-  """A fitted ensemble, as its regression has it.
+  """The fit of an ensemble to the ratings of a board.
 
   Attributes:
     names: The M candidates.
     penalty: lambda.
     standardised: Weights of standardised metrics, [M].
     weights: Weights of raw metrics, [M].
-    intercept: In units of the ratings.
+    intercept: The intercept, in units of the ratings.
     leave_one_out: Pearson correlation of held-out predictions with ratings
-      over all rows; None where ratings are of one generator only.
-    held_out: For each rated generator the weights of raw metrics and the
-      intercept fitted without it, [G, M] and [G].
+      over all rows; None if only one generator is rated.
+    held_out: Weights of raw metrics and intercept fitted without each rated
+      generator, [G, M] and [G]; None if only one is rated.
   """
 
   names: tuple[str, ...]
@@ -359,90 +358,89 @@ class Fit:
   held_out: tuple[np.ndarray, np.ndarray] | None
 
   def members(self) -> list[str]:
-    """The metrics with a weight, the heaviest first."""
+    """The metrics with nonzero weights, by descending weight."""
     order = np.argsort(-np.abs(self.standardised), kind='stable')
     return [self.names[i] for i in order if self.standardised[i]]
 
 
-def fit(found: Moments, names: Sequence[str], members: int = MEMBERS) -> Fit:
-  """Fits the ensemble and tests it.
+def fit(sums: Moments, names: Sequence[str], members: int = MEMBERS) -> Fit:
+  """Fits the ensemble and computes its leave-one-out correlation.
 
   Args:
-    found: Moments of M metrics.
-    names: Their names.
-    members: How many weights are left.
+    sums: Moments of M metrics.
+    names: The names of the metrics.
+    members: The number of nonzero weights.
 
   Returns:
     The fit.
 
   Raises:
-    EnsembleError: No metric gets a weight.
+    EnsembleError: All weights are zero.
   """
-  problem = _problem(found)
+  problem = _problem(sums)
   penalty, weights = choose(problem, members)
-  raw, intercept = _raw(found, problem, weights)
-  correlation, held_out = _leave_one_out(found, penalty)
+  raw, intercept = _raw(sums, problem, weights)
+  correlation, held_out = _leave_one_out(sums, penalty)
   return Fit(
     tuple(names), penalty, weights, raw, intercept, correlation, held_out
   )
 
 
 def _raw(
-  found: Moments, problem: _Problem, weights: np.ndarray
+  sums: Moments, problem: _Problem, weights: np.ndarray
 ) -> tuple[np.ndarray, float]:
-  """Standardised weights -> weights of raw scores, and the intercept."""
-  raw = weights / found.deviation
-  intercept = found.mean_rating + problem.mean_y - weights @ problem.mean_x
-  return raw, float(intercept - raw @ found.mean)
+  """Converts standardised weights to raw weights and an intercept."""
+  raw = weights / sums.deviation
+  intercept = sums.mean_rating + problem.mean_y - weights @ problem.mean_x
+  return raw, float(intercept - raw @ sums.mean)
 
 
 def _leave_one_out(
-  found: Moments, penalty: float
+  sums: Moments, penalty: float
 ) -> tuple[float | None, tuple[np.ndarray, np.ndarray] | None]:
   """Predicts each generator from the others, at the lambda of all (2.2)."""
-  groups = len(found.count)
+  groups = len(sums.count)
   if groups < 2:
     return None, None
-  weights = np.empty((groups, len(found.mean)))
+  weights = np.empty((groups, len(sums.mean)))
   offsets = np.empty(groups)
   raws = np.empty_like(weights)
   intercepts = np.empty(groups)
   for g in range(groups):
-    problem = _problem(found, without=g)
+    problem = _problem(sums, without=g)
     weights[g] = _at(problem, penalty)
     offsets[g] = problem.mean_y - weights[g] @ problem.mean_x
-    raws[g], intercepts[g] = _raw(found, problem, weights[g])
+    raws[g], intercepts[g] = _raw(sums, problem, weights[g])
   # Sums over rows of p = w.z + c, p^2 and p y, from the moments.
-  wx = np.einsum('gm,gm->g', weights, found.x)
-  p = (wx + offsets * found.count).sum()
+  wx = np.einsum('gm,gm->g', weights, sums.x)
+  p = (wx + offsets * sums.count).sum()
   pp = (
-    np.einsum('gm,gmn,gn->g', weights, found.xx, weights)
+    np.einsum('gm,gmn,gn->g', weights, sums.xx, weights)
     + 2 * offsets * wx
-    + offsets**2 * found.count
+    + offsets**2 * sums.count
   ).sum()
-  py = (np.einsum('gm,gm->g', weights, found.xy) + offsets * found.y).sum()
-  n, y, yy = found.count.sum(), found.y.sum(), found.yy.sum()
+  py = (np.einsum('gm,gm->g', weights, sums.xy) + offsets * sums.y).sum()
+  n, y, yy = sums.count.sum(), sums.y.sum(), sums.yy.sum()
   spread = (pp - p * p / n) * (yy - y * y / n)
   if not spread > 0:
     return 0.0, (raws, intercepts)
   return float((py - p * y / n) / np.sqrt(spread)), (raws, intercepts)
 
 
-def ablation(found: Moments, fitted: Fit) -> dict[str, float | None]:
-  """The leave-one-out correlation without each member (tables 2 and 11).
+def ablation(sums: Moments, fitted: Fit) -> dict[str, float | None]:
+  """Leave-one-out correlations without each member (tables 2 and 11).
 
-  One member is taken away at a time, and a new ensemble is fitted to all other
-  metrics of the board.
+  For each member, a new ensemble is fitted to all other metrics of the board.
 
   Returns:
-    Member -> correlation; None where nothing is left.
+    Member -> correlation; None if no ensemble can be fitted.
   """
   result: dict[str, float | None] = {}
   for member in fitted.members():
     rest = [n for n in fitted.names if n != member]
     at = [fitted.names.index(n) for n in rest]
     try:
-      result[member] = fit(found.select(at), rest).leave_one_out
+      result[member] = fit(sums.select(at), rest).leave_one_out
     except (EnsembleError, ValueError):
       result[member] = None
   return result
@@ -451,30 +449,30 @@ def ablation(found: Moments, fitted: Fit) -> dict[str, float | None]:
 def affine(
   column: np.ndarray, scores: np.ndarray, tolerance: float = 1e-9
 ) -> tuple[float, np.ndarray] | None:
-  """The affine function of a few metrics that a published column is.
+  """Recovers the affine function of a few metrics that equals a column.
 
   Args:
-    column: The published ensemble's scores, [N].
-    scores: [M, N], finite.
-    tolerance: Greatest error, relative to the column's standard deviation.
+    column: Published scores of an ensemble, [N].
+    scores: Finite scores of the metrics, [M, N].
+    tolerance: Largest error, relative to the column's standard deviation.
 
   Returns:
-    Intercept and weights [M] (zeros but for a few), or None where no affine
-    function gives the column.
+    Intercept and sparse weights [M], or None if the column is not an affine
+    function of the metrics.
   """
   mean, deviation = scores.mean(axis=1), scores.std(axis=1)
   if not (deviation > 0).all() or not column.std() > 0:
     return None
   z = (scores - mean[:, None]) / deviation[:, None]
   kept = np.arange(len(scores))
-  for _ in range(2):  # all metrics, then again those that count
+  for _ in range(2):  # all metrics, then only those with weights
     design = np.vstack([np.ones(z.shape[1]), z[kept]]).T
     solution = np.linalg.lstsq(design, column, rcond=None)[0]
     error = np.abs(design @ solution - column).max()
     if not error <= tolerance * column.std():
       return None
     big = np.abs(solution[1:]) > 1e-7 * column.std()
-    kept, found = kept[big], solution[1:][big]
+    kept, values = kept[big], solution[1:][big]
   weights = np.zeros(len(scores))
-  weights[kept] = found / deviation[kept]
+  weights[kept] = values / deviation[kept]
   return float(solution[0] - weights @ mean), weights

@@ -1,6 +1,6 @@
-"""What stands on a board, as values; and how the file keeps columns and texts.
+"""The entries of a board as values, and the encoding of columns and texts.
 
-The vocabulary of `store`, `changes` and everything above them. Not here: SQL.
+`store.py` reads these from SQLite; `changes.py` writes them.
 """
 
 from __future__ import annotations
@@ -17,25 +17,25 @@ import numpy as np
 
 from t5score_jax.errors import T5ScoreError
 
-#: The reference set of scores that came as a table, without references.
+#: The reference set of imported scores and of metrics without references.
 GIVEN = 'given'
 
 
 class BoardError(T5ScoreError, ValueError):
-  """Something asked of a board that it cannot do; the message says why."""
+  """A request that a board cannot fulfil; the message says why."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Board:
-  """What a board is.
+  """The description of a board.
 
   Attributes:
-    name: Its name, part of the ensemble's signature.
-    task: What the generators do, in words.
-    human: The ratings that count; None while there are none.
-    reference_set: The set of references that rankings use by default.
-    revision: Counts the changes.
-    created: When (ISO 8601, UTC).
+    name: The name, part of the ensemble's signature.
+    task: The task of the generators, in words.
+    human: Name of the default ratings; None if there are none.
+    reference_set: The default references of rankings.
+    revision: The number of changes so far.
+    created: Time of creation (ISO 8601, UTC).
   """
 
   name: str
@@ -51,14 +51,14 @@ class Generator:
   """A generator on a board.
 
   Attributes:
-    name: Its name.
-    human: Whether people wrote the texts.
-    description: In words: a paper, a link.
-    seconds: Cost of generating the outputs, if told.
-    parameters: Size, if told.
-    id: Its key in the file; 0 before it is there.
-    submitted: When (ISO 8601, UTC).
-    has_outputs: Whether the texts are there.
+    name: The name.
+    human: Whether the texts are human-written.
+    description: A paper, a link.
+    seconds: Seconds for generating the outputs, if known.
+    parameters: Number of parameters, if known.
+    id: The key in the file; 0 before it is stored.
+    submitted: Time of submission (ISO 8601, UTC).
+    has_outputs: Whether the texts are stored.
   """
 
   name: str
@@ -76,19 +76,18 @@ class Metric:
   """A metric on a board.
 
   Attributes:
-    name: Its name.
-    kind: 'column' (scores came as a table), 'library' (a metric of this
-      library), 'command' (an executable, kept in the file), or 'ensemble'
-      (published scores of an ensemble of other metrics: compared, never
-      combined again).
-    settings: Of a library metric its name and options, of a command its limits.
-    negated: Whether its values were negated, so that higher is better (M.1).
-    description: In words.
-    signature: What its scores depend on.
-    seconds: Seconds for a generator's outputs, measured or told.
-    parameters: Size, if told.
-    id: Its key in the file; 0 before it is there.
-    submitted: When (ISO 8601, UTC).
+    name: The name.
+    kind: 'column' (imported scores), 'library' (a metric of this library),
+      'command' (an executable stored in the file), or 'ensemble' (published
+      scores of an ensemble: compared, never combined again).
+    settings: Name and options of a library metric; limits of a command.
+    negated: Whether the scores were negated so that higher is better (M.1).
+    description: A paper, a link.
+    signature: Identifies everything the scores depend on.
+    seconds: Seconds per generator, measured or given.
+    parameters: Number of parameters, if known.
+    id: The key in the file; 0 before it is stored.
+    submitted: Time of submission (ISO 8601, UTC).
   """
 
   name: str
@@ -105,7 +104,7 @@ class Metric:
 
 @dataclasses.dataclass(frozen=True)
 class Version:
-  """A version of the ensemble; `ensemble` is what `Ensemble.to_json` gave."""
+  """A version of the ensemble; `ensemble` is a value of `Ensemble.to_json`."""
 
   version: int
   created: str
@@ -116,17 +115,17 @@ class Version:
 
 
 def now() -> str:
-  """The time as the file keeps it: ISO 8601, UTC, whole seconds."""
+  """The current time in ISO 8601: UTC, whole seconds."""
   return datetime.datetime.now(datetime.timezone.utc).isoformat(
     timespec='seconds'
   )
 
 
-def people_pattern(text: str) -> re.Pattern[str]:
-  """The regular expression of the names of systems that are people.
+def human_pattern(text: str) -> re.Pattern[str]:
+  """Compiles the regular expression for names of human systems.
 
   Raises:
-    BoardError: The text is none.
+    BoardError: The text is not a regular expression.
   """
   try:
     return re.compile(text)
@@ -137,48 +136,48 @@ def people_pattern(text: str) -> re.Pattern[str]:
 
 
 def check_name(name: str, what: str) -> str:
-  r"""Checks a name that stands in signatures, tables and links.
+  r"""Checks a name that is used in signatures, tables and links.
 
   Args:
     name: The name.
-    what: What it names, for the message.
+    what: The kind of thing named, for the message.
 
   Returns:
     The name.
 
   Raises:
     BoardError: It is empty, longer than 100 characters, begins or ends with
-      white space, or holds a control character or one of `|/\\`.
+      white space, or contains a control character or one of `|/\\`.
   """
   if not 0 < len(name) <= 100:
     raise BoardError(
-      f'the name of a {what} has 1 to 100 characters, not {len(name)}'
+      f'the name of a {what} must have 1 to 100 characters, not {len(name)}'
     )
   bad = [c for c in name if c in '|/\\' or not c.isprintable()]
   if bad or name != name.strip() or name in ('.', '..'):
     raise BoardError(
-      f'{name[:40]!r} cannot name a {what}: leave out'
-      + (f' {bad[0]!r}' if bad else ' white space at the ends')
+      f'{name[:40]!r} cannot name a {what}: remove'
+      + (f' {bad[0]!r}' if bad else ' white space at both ends')
     )
   return name
 
 
 def encode(values: np.ndarray) -> bytes:
-  """Float64, little endian: a column as the file keeps it."""
+  """Encodes a column for the file: float64, little endian."""
   return np.ascontiguousarray(values, dtype='<f8').tobytes()
 
 
 def decode(data: bytes) -> np.ndarray:
-  """The column of `encode`; read-only float64 [K]."""
+  """Decodes a column; read-only float64 [K]."""
   return np.frombuffer(data, dtype='<f8')
 
 
 def pack(value: Any) -> bytes:
-  """JSON, compressed: texts and analyses as the file keeps them."""
+  """Encodes texts or analyses for the file: compressed JSON."""
   text = json.dumps(value, ensure_ascii=False, separators=(',', ':'))
   return zlib.compress(text.encode('utf-8', 'surrogatepass'), 6)
 
 
 def unpack(data: bytes) -> Any:
-  """The value of `pack`."""
+  """Decodes a value of `pack`."""
   return json.loads(zlib.decompress(data).decode('utf-8', 'surrogatepass'))

@@ -1,17 +1,19 @@
-"""A board as a folder of plain files, and back, in the Billboards' layout.
+"""Exports a board as a folder of plain files, and imports such folders.
 
-    board.json              what the board, its generators and its metrics are
+The layout follows the original Billboards:
+
+    board.json              descriptions of board, generators and metrics
     inputs.jsonl            id, source, references by label
-    outputs/NAME.jsonl      id and hypothesis of one generator
-    ratings.tsv.gz          human ratings: system, seg_id, one column a name
+    outputs/NAME.jsonl      ids and hypotheses of one generator
+    ratings.tsv.gz          human ratings: system, seg_id, a column per name
     scores/SET.tsv.gz       scores with one set of references, in the layout of
                             the original tables: system, seg_id, ratings,
                             metrics
     programs/NAME           executables
     versions.jsonl          every version of the ensemble
 
-Names that cannot be file names are percent-encoded. `wmt_folder` has WMT's
-layout. Not here: tables without a folder (`layouts`).
+Names are percent-encoded where necessary. `wmt_folder.py` has WMT's layout,
+`layouts.py` single tables.
 """
 
 from __future__ import annotations
@@ -42,7 +44,7 @@ _FORMAT = 't5score board 1'
 
 
 def file_name(name: str) -> str:
-  """A name as a file name: percent-encoded where it must be."""
+  """Converts a name to a file name; percent-encoded where necessary."""
   quoted = urllib.parse.quote(name, safe=' +()[],')
   return '%2E' + quoted[1:] if quoted.startswith('.') else quoted
 
@@ -57,13 +59,13 @@ def export(
 
   Args:
     store: The board.
-    folder: The folder; it must not be there, and appears when it is complete.
+    folder: The folder, which must not exist. It appears when complete.
     layout: 'billboard' or 'wmt'.
     pair: WMT's language pair; None for the board's name.
 
   Raises:
-    BoardError: The folder is there, or a text cannot stand in WMT's files.
-    OSError: A file can't be written.
+    BoardError: The folder exists, or a text does not fit WMT's format.
+    OSError: A file cannot be written.
   """
   with new_folder(folder) as partial:
     if layout == 'wmt':
@@ -74,16 +76,16 @@ def export(
 
 @contextlib.contextmanager
 def new_folder(folder: str | os.PathLike[str]) -> Iterator[Path]:
-  """A folder that takes its name when the block has ended well.
+  """Yields a folder that gets its name if the block succeeds.
 
   Raises:
-    BoardError: There is something of this name, or no folder around it.
+    BoardError: The name exists already, or its parent folder does not.
   """
   target = Path(os.path.abspath(folder))
   if target.exists():
-    raise BoardError(f'{folder} exists already; give another name')
+    raise BoardError(f'{folder} exists already; choose another name')
   if not target.parent.is_dir():
-    raise BoardError(f'there is no folder {target.parent}; create it first')
+    raise BoardError(f'folder {target.parent} does not exist; create it first')
   with folders.new_folder(target) as partial:
     yield partial
 
@@ -100,8 +102,8 @@ def _write(store: Store, folder: Path) -> None:
     'human': board.human,
     'references': list(store.references()),
     'roles': {
-      name: {'generators': people, 'references': references}
-      for name, (people, references) in store.roles().items()
+      name: {'generators': humans, 'references': references}
+      for name, (humans, references) in store.roles().items()
     },
     'generators': [_entry(g, ('id', 'has_outputs')) for g in generators],
     'metrics': [_entry(m, ('id',)) for m in metrics],
@@ -175,16 +177,16 @@ def _write_numbers(
   write_table(folder / 'ratings.tsv.gz', ids, generators, ratings)
   for reference_set in sorted({s for _, _, s in store.scored()}):
     columns = {
-      m.name: found
+      m.name: scores
       for m in metrics
-      if (found := dict(store.scores(m.id, reference_set)))
+      if (scores := dict(store.scores(m.id, reference_set)))
     }
-    people = {n: c for n, c in ratings.items() if n not in columns}
+    humans = {n: c for n, c in ratings.items() if n not in columns}
     write_table(
       folder / 'scores' / f'{file_name(reference_set)}.tsv.gz',
       ids,
       generators,
-      {**people, **columns},
+      {**humans, **columns},
     )
 
 
@@ -194,13 +196,13 @@ def write_table(
   generators: Sequence[Generator],
   columns: Mapping[str, Mapping[int, np.ndarray]],
 ) -> None:
-  """Writes columns in the original layout; `score_table.read` reads them.
+  """Writes a table of columns; `score_table.read` reads it.
 
   Args:
-    path: Where; `.gz` is compressed.
-    ids: The K inputs' ids.
-    generators: The generators, one after the other.
-    columns: Name -> generator's id -> values [K]; NaN is an empty cell.
+    path: The file; `.gz` is compressed.
+    ids: The ids of the K inputs.
+    generators: The generators, in order.
+    columns: Name -> generator id -> values [K]; NaN is an empty cell.
   """
   with files.write_atomically(path) as out:
     out.write('\t'.join(['system', 'seg_id', *columns]) + '\n')
@@ -226,24 +228,24 @@ def import_folder(
   task: str = '',
   human: str | None = None,
   pair: str | None = None,
-  people: str = layouts.HUMAN_PATTERN,
+  humans: str = layouts.HUMAN_PATTERN,
   negate: Sequence[str] = (),
 ) -> None:
-  """A board from a folder, in either layout; which one is found out.
+  """Creates a board from a folder; the layout is detected.
 
   Args:
-    path: The board's file, which must not be there.
-    folder: What `export` wrote, or a folder of WMT's.
-    name: The board's name; None for the one in the folder.
-    task: What the generators do, where the folder doesn't say.
-    human: The ratings that count; None for those that the folder says.
-    pair: WMT's language pair; None where there is only one.
-    people: Regular expression of human systems' names (WMT's layout).
+    path: The file of the board, which must not exist.
+    folder: A folder written by `export`, or one in WMT's layout.
+    name: The name of the board; None for the one in the folder.
+    task: The task of the generators (WMT's layout).
+    human: Name of the default ratings; None for the folder's.
+    pair: The language pair (WMT's layout); None if there is only one.
+    humans: Regular expression for names of human systems (WMT's layout).
     negate: Metrics where lower is better (WMT's layout).
 
   Raises:
-    BoardError: The folder is neither, or something in it is not right; also
-      `files.RecordError`.
+    BoardError: The folder has neither layout, or its contents are invalid;
+      also `files.RecordError`.
   """
   source = Path(folder)
   with layouts.new_board(path) as store:
@@ -257,12 +259,12 @@ def import_folder(
         task,
         human,
         pair,
-        people,
+        humans,
         negate,
       )
     else:
       raise BoardError(
-        f'{folder} is no exported board: it has neither board.json nor'
+        f'{folder} is not an exported board: it has neither board.json nor'
         ' system-outputs/'
       )
     if renewal.keep_version(store) is None:
@@ -314,17 +316,16 @@ def _fill(
     texts = None
     if path.is_file():
       with files.open_text(path) as lines:
-        found = {
+        by_id = {
           row['id']: row['hypothesis']
           for _, row in tables.read_table(lines, str(path), 'jsonl').rows
         }
-      texts = [found[key] for key in ids]
+      texts = [by_id[key] for key in ids]
     generators[generator.name] = changes.add_generator(store, generator, texts)
   metrics = {}
   for entry in document['metrics']:
     program = folder / 'programs' / file_name(entry['name'])
-    # A folder may come from anyone: its programs are isolated, whatever it
-    # says.
+    # Folders are not trusted: their programs are always isolated.
     settings = {**entry['settings']}
     settings.pop('isolation', None)
     metrics[entry['name']] = changes.add_metric(
@@ -377,10 +378,10 @@ def _fill_numbers(
 def _columns(
   path: Path, ids: Sequence[str]
 ) -> Iterator[tuple[str, list[tuple[str, np.ndarray]]]]:
-  """Yields each column of a table with its systems, in the board's order."""
+  """Yields each column with its systems, in the order of the board."""
   table = score_table.read(path, 'system', 'seg_id', [])
   if set(table.ids) != set(ids):
-    raise files.RecordError('other ids than the inputs', path=path)
+    raise files.RecordError('ids differ from those of the inputs', path=path)
   order = [table.ids.index(key) for key in ids] if table.ids != ids else None
   for name, values in table.columns.items():
     if order is not None:

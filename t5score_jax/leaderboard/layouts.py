@@ -1,8 +1,7 @@
-"""New boards, from a table of scores or from inputs alone.
+"""Creates boards from a table of scores or from inputs.
 
-For `init`. Everything that a file says is checked before the
-board's file appears under its name. Not here: folders
-(`folders`), submissions to a board that is there (`submissions`).
+Everything is checked before the board's file appears under its name. Folders
+are read by `folders.py`; `submissions.py` adds to existing boards.
 """
 
 from __future__ import annotations
@@ -29,37 +28,37 @@ from t5score_jax.leaderboard.entries import (
   BoardError,
   Generator,
   Metric,
-  people_pattern,
+  human_pattern,
 )
 from t5score_jax.leaderboard.score_table import ScoreTable
 from t5score_jax.leaderboard.store import Store
 
-#: Systems whose names begin so are people, unless it is said otherwise.
+#: Default regular expression for names of human systems.
 HUMAN_PATTERN = r'[Hh]uman|HUMAN|ref'
 
 
 @contextlib.contextmanager
 def new_board(path: str | os.PathLike[str]) -> Iterator[Store]:
-  """A new board that takes its name when the block has ended well.
+  """Yields a new board whose file gets its name if the block succeeds.
 
   Args:
-    path: The board's file.
+    path: The file of the board.
 
   Yields:
-    The open, empty file; `changes.initialise` comes first.
+    The open, empty board; call `changes.initialise` first.
 
   Raises:
-    BoardError: There is a file of this name.
+    BoardError: The file exists already.
   """
   path = Path(path)
   if path.exists():
-    raise BoardError(f'{path} exists already; give another name')
+    raise BoardError(f'{path} exists already; choose another name')
   if not path.parent.is_dir():
-    raise BoardError(f'there is no folder {path.parent}; create it first')
+    raise BoardError(f'folder {path.parent} does not exist; create it first')
   partial = path.with_name(f'.{path.name}.{secrets.token_hex(4)}.part')
   try:
     with Store(partial, create=True) as store:
-      # Nothing to protect: a broken file is thrown away.
+      # No journal: an incomplete file is deleted.
       store.connection.execute('PRAGMA journal_mode = OFF')
       store.connection.execute('PRAGMA synchronous = OFF')
       yield store
@@ -67,16 +66,16 @@ def new_board(path: str | os.PathLike[str]) -> Iterator[Store]:
       os.fsync(written.fileno())
     _take_name(partial, path)
   except FileExistsError as error:
-    raise BoardError(f'{path} exists already; give another name') from error
+    raise BoardError(f'{path} exists already; choose another name') from error
   finally:
     with contextlib.suppress(FileNotFoundError):
       partial.unlink()
 
 
 def _take_name(partial: Path, path: Path) -> None:
-  """Gives a file its name, unless another file has it by now."""
+  """Renames a file unless the new name is taken."""
   try:
-    # link, unlike rename, does not overwrite what another put there.
+    # link, unlike rename, never overwrites a file.
     os.link(partial, path)
   except FileExistsError:
     raise
@@ -93,20 +92,21 @@ def import_inputs(
   task: str = '',
   references: Mapping[str, str] | None = None,
 ) -> None:
-  """A board without generators and metrics, from its inputs.
+  """Creates a board without generators and metrics from its inputs.
 
   Args:
-    path: The board's file, which must not be there.
-    inputs: TSV or JSONL; a row is an input, with its id in `id`, `seg_id` or
-      `segment` (or none: they are numbered) and its text in `source` or `src`.
-    name: The board's name.
-    task: What the generators do.
-    references: Label -> column. By default the column `reference` is A; in
+    path: The file of the board, which must not exist.
+    inputs: TSV or JSONL with one input per row: the id in `id`, `seg_id` or
+      `segment` (rows are numbered if there is none), the text in `source` or
+      `src`.
+    name: The name of the board.
+    task: The task of the generators.
+    references: Label -> column. By default, the column `reference` is A; in
       JSONL, the texts of a list `references` are A, B, ...
 
   Raises:
-    BoardError: The board cannot be made.
-    files.RecordError: The file is not as it must be.
+    BoardError: The board cannot be created.
+    files.RecordError: The file is malformed.
   """
   with files.open_text(inputs) as lines:
     table = tables.read_table(lines, os.fspath(inputs))
@@ -128,20 +128,20 @@ def import_inputs(
     }
 
   def texts(column: str, at: int | None = None) -> list[str]:
-    found = []
+    result = []
     for line, row in rows:
       value = row.get(column)
       if at is not None:
         value = value[at] if isinstance(value, list) and at < len(value) else 0
       if not isinstance(value, str):
         raise files.RecordError(
-          'no text here' + ('' if at is None else f' for reference {at + 1}'),
+          'not a text' + ('' if at is None else f' for reference {at + 1}'),
           path=inputs,
           line=line,
           field=column,
         )
-      found.append(value)
-    return found
+      result.append(value)
+    return result
 
   if key:
     ids = [str(row.get(key, '')) for _, row in rows]
@@ -165,27 +165,27 @@ def import_table(
   task: str,
   human: str,
   negate: Sequence[str] = (),
-  people: str = HUMAN_PATTERN,
+  humans: str = HUMAN_PATTERN,
   published: str = analysis.ENSEMBLE,
 ) -> None:
   """Fills a new board from a table of scores.
 
-  A column of the published ensemble is compared like a metric, but not
-  combined again; where it is an affine function of other columns, that function
-  becomes version 1 of the board's ensemble.
+  A published ensemble is compared like a metric but never combined again. If
+  it is an affine function of other columns, that function becomes version 1 of
+  the board's ensemble.
 
   Args:
     store: The new board.
     table: The table.
-    name: The board's name.
-    task: What the generators do.
+    name: The name of the board.
+    task: The task of the generators.
     human: The column of human ratings.
     negate: Columns where lower is better; they are negated (M.1).
-    people: Regular expression; systems whose names begin so are people.
-    published: The column of the published ensemble, if there is one.
+    humans: Regular expression matched at the start of names of human systems.
+    published: The column of the published ensemble, if any.
 
   Raises:
-    BoardError: A column is missing or a name is not right.
+    BoardError: A column is missing or a name is invalid.
   """
   for column in [human, *negate]:
     if column not in table.columns:
@@ -193,12 +193,12 @@ def import_table(
         f'no column {column!r}; there are: {", ".join(table.columns)}'
       )
   if human in negate:
-    raise BoardError(f'{human!r} is the human rating: it cannot be negated')
+    raise BoardError(f'{human!r} holds the human ratings, which cannot be negated')
   ratings = table.columns[human]
   if np.isnan(ratings).all():
-    raise BoardError(f'the column {human!r} has no value at all')
+    raise BoardError(f'column {human!r} is empty')
   names = [c for c in table.columns if c != human]
-  pattern = people_pattern(people)
+  pattern = human_pattern(humans)
   with store.transaction():
     changes.initialise(store, name, task, table.ids, human=human)
     generators = [
@@ -250,7 +250,7 @@ def _keep_published(
   human: str,
   negate: Sequence[str],
 ) -> None:
-  """Version 1: the affine function that the published column is, if it is."""
+  """Stores the published ensemble as version 1 if its function is recovered."""
   names = [
     n
     for n, c in table.columns.items()
@@ -262,17 +262,18 @@ def _keep_published(
   scores = np.stack(
     [table.columns[n].ravel() * (-1 if n in negate else 1) for n in names]
   )
-  found = ensemble.affine(column.ravel(), scores)
-  if found is None:
+  function = ensemble.affine(column.ravel(), scores)
+  if function is None:
     return
-  weights = {n: float(w) for n, w in zip(names, found[1], strict=True) if w}
+  intercept, values = function
+  weights = {n: float(w) for n, w in zip(names, values, strict=True) if w}
   signatures = {m.name: m.signature for m in store.metrics()}
   value = ensemble.Ensemble(
     board=board,
     version=1,
     reference_set=GIVEN,
     penalty=None,
-    intercept=found[0],
+    intercept=intercept,
     weights=weights,
     standardised={
       n: w * float(scores[names.index(n)].std()) for n, w in weights.items()
@@ -299,32 +300,32 @@ def read_and_import(
   segment: str | None = None,
   ignore: Sequence[str] = (),
   negate: Sequence[str] = (),
-  people: str = HUMAN_PATTERN,
+  humans: str = HUMAN_PATTERN,
 ) -> None:
-  """`t5score board init BOARD.db --scores FILE`: a board from one table.
+  """Creates a board from a table: `t5score board init BOARD.db --scores FILE`.
 
   Args:
-    path: The board's file, which must not be there.
+    path: The file of the board, which must not exist.
     scores: The table (`score_table.read`).
     human: The column of human ratings.
-    name: The board's name; None takes it from the file's.
-    task: What the generators do.
+    name: The name of the board; None for the stem of the file name.
+    task: The task of the generators.
     system: The column of systems.
     segment: The column of examples.
-    ignore: Columns to leave out, besides those that say nothing.
+    ignore: Columns to ignore, besides `score_table.IGNORED`.
     negate: Columns where lower is better.
-    people: Regular expression of human systems' names.
+    humans: Regular expression for names of human systems.
 
   Raises:
-    BoardError: The board cannot be made.
-    files.RecordError: The table is not one.
+    BoardError: The board cannot be created.
+    files.RecordError: The table is malformed.
   """
   with new_board(path) as store:
     table = score_table.read(
       scores, system, segment, [*score_table.IGNORED, *ignore]
     )
     import_table(
-      store, table, name or Path(path).stem, task, human, negate, people
+      store, table, name or Path(path).stem, task, human, negate, humans
     )
     del table
     renewal.renew(store, f'imported from {Path(scores).name}')

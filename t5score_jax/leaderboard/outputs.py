@@ -1,7 +1,6 @@
-"""Reads what is submitted to a board (outputs, ratings, scores), and checks it.
+"""Reads and checks submitted outputs, ratings and scores.
 
-Every error names the line and says what to do. Nothing is stored here
-(`submissions`).
+Errors name the line and the field. `submissions.py` stores the results.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from t5score_jax.data import files, tables
 from t5score_jax.data.files import RecordError
 from t5score_jax.leaderboard.entries import Generator
 
-#: The greatest file of outputs, in bytes, unpacked.
+#: Largest size of a file of outputs, in bytes, uncompressed.
 MAX_BYTES = 64 << 20
 _ID_FIELDS = ('id', 'seg_id', 'segment')
 _TEXT_FIELDS = ('hypothesis', 'output', 'text')
@@ -30,22 +29,22 @@ def read_outputs(
   ids: Sequence[str],
   max_bytes: int = MAX_BYTES,
 ) -> list[str]:
-  """A generator's outputs, in the order of the inputs.
+  """Reads the outputs of a generator, in the order of the inputs.
 
   Args:
     path: JSONL with an id (`id`, `seg_id` or `segment`) and a text
-    (`hypothesis`,
-      `output` or `text`) in each line, in any order; or plain text, one output
-      a line, in the order of the inputs. UTF-8, gzipped or not.
-    ids: The K inputs' ids.
-    max_bytes: The greatest size of the text.
+      (`hypothesis`, `output` or `text`) per line, in any order; or plain text,
+      one output per line, in the order of the inputs. UTF-8, gzipped or not.
+    ids: The ids of the K inputs.
+    max_bytes: Largest size of the text.
 
   Returns:
     K texts.
 
   Raises:
-    RecordError: The number, an id, the encoding or the size is not right.
-    OSError: The file can't be read.
+    RecordError: The number of outputs, an id, the encoding or the size is
+      wrong.
+    OSError: The file cannot be read.
   """
   lines = []
   size = 0
@@ -61,7 +60,7 @@ def read_outputs(
     return _by_id(lines, os.fspath(path), ids)
   if len(lines) != len(ids):
     raise RecordError(
-      f'{len(lines)} lines for {len(ids)} inputs; write one output a line, or'
+      f'{len(lines)} lines for {len(ids)} inputs; write one output per line, or'
       ' JSONL with ids',
       path=path,
     )
@@ -77,7 +76,7 @@ def _is_json(line: str) -> bool:
 
 def _by_id(lines: Sequence[str], path: str, ids: Sequence[str]) -> list[str]:
   places = {key: n for n, key in enumerate(ids)}
-  found: list[str | None] = [None] * len(ids)
+  texts: list[str | None] = [None] * len(ids)
   for number, row in tables.read_table(iter(lines), path, 'jsonl').rows:
     key = str(_field(row, _ID_FIELDS, path, number))
     text = _field(row, _TEXT_FIELDS, path, number)
@@ -88,19 +87,19 @@ def _by_id(lines: Sequence[str], path: str, ids: Sequence[str]) -> list[str]:
       raise RecordError(
         f'the board has no input {key[:60]!r}', path=path, line=number
       )
-    if found[places[key]] is not None:
+    if texts[places[key]] is not None:
       raise RecordError(
         f'a second output for input {key!r}', path=path, line=number
       )
-    found[places[key]] = text
-  missing = [key for key, text in zip(ids, found, strict=True) if text is None]
+    texts[places[key]] = text
+  missing = [key for key, text in zip(ids, texts, strict=True) if text is None]
   if missing:
     raise RecordError(
       f'no output for {len(missing)} of {len(ids)} inputs, first'
       f' {missing[0]!r}',
       path=path,
     )
-  return [text for text in found if text is not None]
+  return [text for text in texts if text is not None]
 
 
 def _field(
@@ -121,28 +120,28 @@ def read_columns(
   columns: Sequence[str] | None = None,
   generator: str | None = None,
 ) -> dict[str, dict[int, np.ndarray]]:
-  """Numbers for generators' outputs: ratings or scores.
+  """Reads ratings or scores of outputs.
 
   Args:
-    path: TSV or JSONL with a system, an id, and columns of numbers; an empty
-      cell is none.
-    ids: The K inputs' ids.
+    path: TSV or JSONL with a system, an id, and columns of numbers; empty
+      cells are missing values.
+    ids: The ids of the K inputs.
     generators: The generators of the board.
-    columns: Which columns; None for all that are not ids.
-    generator: Whose numbers these are, where there is no column of systems.
+    columns: Names of the columns to read; None for all that are not ids.
+    generator: The generator, if the table has no column of systems.
 
   Returns:
-    Column -> generator's id -> float64 [K], NaN where there is none.
+    Column -> generator id -> float64 [K]; NaN if missing.
 
   Raises:
-    RecordError: A generator or an id is unknown or comes twice, or a cell is
-      no finite number.
-    OSError: The file can't be read.
+    RecordError: A generator or an id is unknown or repeated, or a cell is not
+      a finite number.
+    OSError: The file cannot be read.
   """
   path = os.fspath(path)
   places = {key: n for n, key in enumerate(ids)}
   known = {g.name: g.id for g in generators}
-  found: dict[str, dict[int, np.ndarray]] = {}
+  numbers: dict[str, dict[int, np.ndarray]] = {}
   seen: set[tuple[str, str]] = set()
   with files.open_text(path) as lines:
     for number, row in tables.read_table(lines, path).rows:
@@ -157,7 +156,7 @@ def read_columns(
           line=number,
         )
       if key not in places or (system, key) in seen:
-        problem = 'comes twice' if key in places else 'is not on the board'
+        problem = 'is repeated' if key in places else 'is not on the board'
         raise RecordError(
           f'input {key[:60]!r} {problem}', path=path, line=number
         )
@@ -170,15 +169,15 @@ def read_columns(
           raise RecordError(
             'no such column', path=path, line=number, field=name
           )
-        values = found.setdefault(name, {})
+        values = numbers.setdefault(name, {})
         if known[system] not in values:
           values[known[system]] = np.full(len(ids), np.nan)
         values[known[system]][places[key]] = _number(
           row[name], path, number, name
         )
-  if not found:
+  if not numbers:
     raise RecordError('no rows or no columns of numbers', path=path)
-  return found
+  return numbers
 
 
 def _number(value: Any, path: str, line: int, field: str) -> float:

@@ -1,8 +1,8 @@
-"""Plots as SVG text: intervals side by side, curves, points.
+"""SVG plots of the board's page: intervals, curves, points.
 
-For `page`. Colours are CSS classes, so that a plot follows the page's theme.
-Every mark has a title, which a pointer or a screen reader can ask for; numbers
-also stand in the page's tables.
+Colours are CSS classes, so that plots follow the light or dark theme, which
+images drawn by matplotlib (`evaluation/reports/plots.py`) would not. Each mark
+has a title for pointers and screen readers.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ class Mark:
   """A value to draw.
 
   Attributes:
-    label: Its name.
-    value: The value; with `x`, the height of a point.
-    low: Lower end of the interval; None for none.
-    high: Upper end; None for none.
-    kind: Its CSS class: 'plain', 'strong', 'over', 'under'.
-    x: Of a point.
+    label: The name of the value.
+    value: The value; the y coordinate of a point.
+    low: Lower end of the interval, if any.
+    high: Upper end of the interval, if any.
+    kind: The CSS class: 'plain', 'strong', 'over', 'under' or 'people'.
+    x: The x coordinate of a point.
   """
 
   label: str
@@ -43,7 +43,7 @@ class Mark:
 
 
 def ticks(low: float, high: float, count: int = 6) -> list[float]:
-  """Round numbers from below `low` to above `high`, about `count` of them."""
+  """About `count` round numbers that cover `low` to `high`."""
   span = high - low
   if not span > 0:
     span = abs(high) or 1.0
@@ -79,15 +79,15 @@ def _svg(height: float, title: str, parts: Sequence[str]) -> Markup:
 
 
 def intervals(marks: Sequence[Mark], title: str, axis: str) -> Markup:
-  """One row for each mark: a point and its interval.
+  """Draws one row per mark: a point and its interval.
 
   Args:
-    marks: From top to bottom.
-    title: What the plot shows, for those who don't see it.
+    marks: The marks, from top to bottom.
+    title: The plot's title for screen readers.
     axis: The label of the axis.
 
   Returns:
-    The SVG; nothing for no marks.
+    The SVG; empty if there are no marks.
   """
   if not marks:
     return Markup('')
@@ -110,17 +110,17 @@ def intervals(marks: Sequence[Mark], title: str, axis: str) -> Markup:
   parts.append(_text((_LEFT + _WIDTH) / 2, bottom + 34, axis, 'axis'))
   for n, mark in enumerate(marks):
     y = _TOP + _ROW * (n + 0.5)
-    told = f'{mark.label}: {mark.value:.3f}'
+    title_text = f'{mark.label}: {mark.value:.3f}'
     line = ''
     if mark.low is not None and mark.high is not None:
-      told += f' [{mark.low:.3f}, {mark.high:.3f}]'
+      title_text += f' [{mark.low:.3f}, {mark.high:.3f}]'
       line = (
         f'<line x1="{at(mark.low):.1f}" x2="{at(mark.high):.1f}"'
         f' y1="{y}" y2="{y}" class="whisker"/>'
       )
     parts.append(_text(_LEFT - 10, y + 4, _cut(mark.label), 'label'))
     parts.append(
-      f'<g class="mark {mark.kind}"><title>{markupsafe.escape(told)}</title>'
+      f'<g class="mark {mark.kind}"><title>{markupsafe.escape(title_text)}</title>'
       f'<rect x="{_LEFT}" y="{y - _ROW / 2}" width="{_WIDTH - _LEFT}"'
       f' height="{_ROW}" class="target"/>{line}'
       f'<circle cx="{at(mark.value):.1f}" cy="{y}" r="4.5"/></g>'
@@ -137,7 +137,7 @@ def _frame(
   left: float,
   right: float,
 ) -> tuple[list[str], float, float]:
-  """The grid of a plane; returns it with the scales."""
+  """Draws the grid; returns it with the scales of x and y."""
   sx = (_WIDTH - left - right) / ((across[-1] - across[0]) or 1.0)
   sy = (height - _TOP - _BOTTOM) / ((up[-1] - up[0]) or 1.0)
   bottom = height - _BOTTOM
@@ -166,15 +166,15 @@ def curves(
   title: str,
   axes: tuple[str, str],
 ) -> Markup:
-  """Curves over small whole numbers, each named at its end.
+  """Draws curves over small integers, each labelled at its end.
 
   Args:
     lines: Name -> x -> y.
-    title: What the plot shows.
+    title: The plot's title for screen readers.
     axes: The labels of x and y.
 
   Returns:
-    The SVG; nothing where there is no curve.
+    The SVG; empty if there are no curves.
   """
   points = [(x, y) for line in lines.values() for x, y in line.items()]
   if not points:
@@ -201,9 +201,9 @@ def curves(
       for x, y in sorted(line.items())
     ]
     path = ' '.join(f'{x:.1f},{y:.1f}' for x, y in at)
-    told = ', '.join(f'{x:g}: {y:.3f}' for x, y in sorted(line.items()))
+    title_text = ', '.join(f'{x:g}: {y:.3f}' for x, y in sorted(line.items()))
     parts.append(
-      f'<g class="series s{n % 6}"><title>{markupsafe.escape(name)} {told}'
+      f'<g class="series s{n % 6}"><title>{markupsafe.escape(name)} {title_text}'
       f'</title><polyline points="{path}"/>'
       + ''.join(f'<circle cx="{x:.1f}" cy="{y:.1f}" r="3.5"/>' for x, y in at)
       + '</g>'
@@ -216,7 +216,7 @@ def curves(
 def _beside(
   x: float, y: float, text: str, taken: list[tuple[float, float, float, float]]
 ) -> list[str]:
-  """A name right or left of a point, where there is room; notes the room."""
+  """Writes a label right or left of a point if there is room."""
   width = 6.4 * len(text)
   for left, css in ((x + 8, 'name'), (x - 8 - width, 'name left')):
     box = (left, y - 6.0, left + width, y + 6.0)
@@ -242,17 +242,17 @@ def points(
   logarithmic: bool = False,
   named: int = 30,
 ) -> Markup:
-  """Points in a plane; those of kind 'strong' are joined: a Pareto front.
+  """Draws points; a line joins those of kind 'strong', a Pareto front.
 
   Args:
-    marks: With `x` and `value`.
-    title: What the plot shows.
+    marks: The points, with `x` and `value`.
+    title: The plot's title for screen readers.
     axes: The labels of x and y.
-    logarithmic: Whether x is drawn in powers of ten; needs x above 0.
-    named: More points than that have no names beside them, only titles.
+    logarithmic: Whether the x axis is logarithmic; drops x <= 0.
+    named: The most points that are labelled.
 
   Returns:
-    The SVG; nothing for fewer than two points.
+    The SVG; empty for fewer than two points.
   """
   if logarithmic:
     marks = [m for m in marks if m.x > 0]
@@ -284,13 +284,13 @@ def points(
   if len(front) > 1:
     path = ' '.join(f'{x:.1f},{y:.1f}' for x, y in front)
     parts.append(f'<polyline points="{path}" class="front"/>')
-  # Names give way to points and to each other; titles have them all.
+  # Labels that would overlap are omitted; titles have all names.
   taken = [(x - 5, y - 5, x + 5, y + 5) for x, y in map(place, marks)]
   for mark in marks:
     x, y = place(mark)
-    told = f'{mark.label}: {mark.value:.3f} at {mark.x:g}'
+    title_text = f'{mark.label}: {mark.value:.3f} at {mark.x:g}'
     parts.append(
-      f'<g class="mark {mark.kind}"><title>{markupsafe.escape(told)}</title>'
+      f'<g class="mark {mark.kind}"><title>{markupsafe.escape(title_text)}</title>'
       f'<circle cx="{x:.1f}" cy="{y:.1f}" r="4.5"/></g>'
     )
     if len(marks) <= named:

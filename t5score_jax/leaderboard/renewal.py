@@ -1,7 +1,7 @@
-"""Analyses are kept, and renewed as a new version after a change.
+"""Stores the analyses of a board and renews them after changes.
 
-A board remembers its newest analysis (the snapshot) and every version of its
-ensemble. Not here: the analyses themselves (`analysis`).
+A board stores its newest analyses (the snapshot) and every version of its
+ensemble. `analysis.py` computes them.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from t5score_jax.leaderboard.store import Store
 
 
 def keep_version(store: Store) -> dict[str, Any] | None:
-  """Analyses a board whose newest version is of its data, as imported ones are.
+  """Analyses an imported board whose newest version fits its data.
 
   Returns:
-    The value that `analyse` gives, which is kept; None where the newest version
-    is of other data, or there is none: then the board is to be renewed.
+    The value of `analyse`, which is stored; None if there is no version or the
+    newest was fitted to other data: call `renew` then.
   """
   versions = store.versions()
   if not versions:
@@ -34,17 +34,17 @@ def keep_version(store: Store) -> dict[str, Any] | None:
 
 
 def renew(store: Store, cause: str) -> dict[str, Any]:
-  """Analyses the board as it is now, and keeps that as a new version.
+  """Analyses the board and stores the ensemble as a new version.
 
-  Safe beside other writers: if the board changed in the meantime, the analysis
-  is made again.
+  Safe with concurrent writers: the analysis is repeated if the board has
+  changed in the meantime.
 
   Args:
     store: The board.
-    cause: What changed, for the list of versions.
+    cause: The change that caused it, for the list of versions.
 
   Returns:
-    The value that `analyse` gives.
+    The value of `analyse`.
 
   Raises:
     BoardError: The board changed ten times in a row.
@@ -72,7 +72,7 @@ def renew(store: Store, cause: str) -> dict[str, Any]:
 
 
 def current(store: Store) -> dict[str, Any]:
-  """The kept analyses, renewed first where a change was not followed by it."""
+  """The stored analyses, renewed first if they are outdated."""
   kept = changes.snapshot(store)
   if kept is not None and kept[0] == store.board().revision:
     return kept[1]
@@ -82,17 +82,17 @@ def current(store: Store) -> dict[str, Any]:
 def rank_document(
   value: dict[str, Any], intervals: bool = False, costs: bool = False
 ) -> dict[str, Any]:
-  """What `t5score board rank --format json` prints.
+  """Selects what `t5score board rank --format json` prints.
 
   Args:
-    value: What `analyse` gave.
-    intervals: Whether entries have intervals, and metrics the overrating.
-    costs: Whether entries have their costs and places on the Pareto fronts.
+    value: A value of `analyse`.
+    intervals: Whether entries have intervals and ranks.
+    costs: Whether entries have costs and membership of the Pareto fronts.
 
   Returns:
-    `metrics` and `generators`, the best first, `ensemble` and `overrating`.
-    Where metrics are ranked by another statistic than instance-level Pearson,
-    they have that one too, as `correlation`.
+    `metrics` and `generators`, the best first, `ensemble` and `overrating`. If
+    metrics are ranked by a statistic other than instance-level Pearson, they
+    also have that statistic as `correlation`.
   """
   extra = ['interval', 'rank'] * intervals
   extra += [

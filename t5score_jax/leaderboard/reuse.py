@@ -1,7 +1,7 @@
-"""Any version of a board's ensemble, used on new texts.
+"""Scores new texts with any version of a board's ensemble.
 
-Either the members' scores are given as a table, or the members are run here:
-those that are metrics of this library, or executables kept in the board.
+The members' scores come from a table, or the members are run: metrics of this
+library and executables stored in the board.
 """
 
 from __future__ import annotations
@@ -25,22 +25,22 @@ def score_with(
   scores: str | os.PathLike[str] | None,
   output: str | os.PathLike[str] = '-',
 ) -> np.ndarray:
-  """Scores new texts, and writes a JSON object a line.
+  """Scores new texts and writes one JSON object per line.
 
   Args:
     store: The board.
-    version: The ensemble's version.
+    version: The version of the ensemble.
     texts: TSV or JSONL of texts (`records.read_records`), or None.
-    scores: TSV or JSONL with a column for each member, or None. Values are as
-      on the board: negated where the board's are.
-    output: Where the lines go: the members' scores and the ensemble's.
+    scores: TSV or JSONL with a column per member, or None. Values are negated
+      if the board's are.
+    output: The file of scores of the members and the ensemble.
 
   Returns:
-    The ensemble's scores, [N].
+    Scores by the ensemble, [N].
 
   Raises:
-    BoardError: Neither or both are given, or a member can't be run.
-    files.RecordError: A file is not as it must be.
+    BoardError: Neither or both are given, or a member cannot be run.
+    files.RecordError: A file is malformed.
   """
   if (texts is None) == (scores is None):
     raise BoardError("give either texts or a table of the members' scores")
@@ -67,21 +67,21 @@ def score_with(
 def _from_table(
   path: str | os.PathLike[str], members: list[str]
 ) -> dict[str, np.ndarray]:
-  found: dict[str, list[float]] = {name: [] for name in members}
+  cells: dict[str, list[float]] = {name: [] for name in members}
   with files.open_text(path) as lines:
     for number, row in tables.read_table(lines, os.fspath(path)).rows:
       for name in members:
         cell: Any = row.get(name)
         try:
-          found[name].append(float(cell))
+          cells[name].append(float(cell))
         except (TypeError, ValueError):
           raise files.RecordError(
-            f'{str(cell)[:40]!r} is no score of the member {name!r}',
+            f'{str(cell)[:40]!r} is not a score of the member {name!r}',
             path=path,
             line=number,
             field=name,
           ) from None
-  return {name: np.array(values) for name, values in found.items()}
+  return {name: np.array(values) for name, values in cells.items()}
 
 
 def _from_texts(
@@ -94,8 +94,8 @@ def _from_texts(
     metric = known.get(name)
     if metric is None or metric.kind not in ('library', 'command'):
       raise BoardError(
-        f'the member {name!r} cannot be run here (its scores came as a table);'
-        " give the members' scores with --scores-table"
+        f'the member {name!r} cannot be run (its scores were imported); give'
+        " the members' scores with --scores-table"
       )
     columns[name] = _run(store, metric, value, segments)
   return columns
@@ -107,7 +107,7 @@ def _run(
   value: ensemble.Ensemble,
   segments: list[records.Segment],
 ) -> np.ndarray:
-  """One member on new segments, which bring their own references."""
+  """Runs one member on new segments with their own references."""
   runner = runs.Runner(
     metric,
     store.program(metric.id),
@@ -124,7 +124,7 @@ def _run(
   counts = {len(s.references) for s in segments}
   if len(counts) != 1 or counts == {0}:
     raise BoardError(
-      f'the member {metric.name!r} needs references, the same number for every'
+      f'the member {metric.name!r} needs the same number of references for every'
       ' text'
     )
   columns = [[s.references[n] for s in segments] for n in range(counts.pop())]

@@ -1,9 +1,8 @@
-"""Scores a generator's outputs with a metric: this library's, or an executable.
+"""Scores outputs with a metric of this library or an executable.
 
-Answers are checked here: as many as asked, all finite. An executable reads one
-JSON object a line on standard input (`id`, `hypothesis`, `references`,
-`source`) and prints one number a line. Not here: what is stored
-(`submissions`).
+An executable reads one JSON object per line on standard input (`id`,
+`hypothesis`, `references`, `source`) and prints one number per line. The number
+of scores and their finiteness are checked. `submissions.py` stores them.
 """
 
 from __future__ import annotations
@@ -21,20 +20,20 @@ from t5score_jax.leaderboard.entries import GIVEN, BoardError, Metric
 from t5score_jax.leaderboard.web import sandbox
 from t5score_jax.metrics import base, registry
 
-#: What may go wrong in a metric without being an error of this program.
+#: Exceptions by which a metric rejects texts or options.
 FAILURES = (ValueError, TypeError, ArithmeticError, LookupError, OSError)
 
 
 class RunError(BoardError):
-  """A metric failed on texts; the message says how."""
+  """A metric failed; the message says how."""
 
 
 class Runner:
-  """Runs one metric on many outputs; a metric of the library is loaded once.
+  """Runs one metric on many outputs; loads a metric of the library once.
 
   Attributes:
-    signature: What the newest scores depend on; '' before there are any.
-    seconds: How long the newest run took.
+    signature: The signature of the newest scores; '' before the first run.
+    seconds: Duration of the newest run.
   """
 
   def __init__(
@@ -47,11 +46,11 @@ class Runner:
 
     Args:
       metric: The metric, of kind 'library' or 'command'.
-      program: The executable of kind 'command'.
-      hidden: Folders that an executable must not see.
+      program: The executable of a metric of kind 'command'.
+      hidden: Folders that the executable must not see.
 
     Raises:
-      RunError: There is no such metric or option in this library.
+      RunError: The library has no such metric or option.
     """
     self.metric = metric
     self.signature = ''
@@ -68,7 +67,7 @@ class Runner:
         raise RunError(f'{metric.name}: {error}') from error
     elif metric.kind != 'command':
       raise RunError(
-        f'{metric.name}: its scores came as a table; it cannot be run'
+        f'{metric.name}: its scores were imported; it cannot be run'
       )
 
   def score(
@@ -82,15 +81,15 @@ class Runner:
 
     Args:
       outputs: The K texts.
-      ids: Their inputs' ids.
-      sources: The inputs, if there are any.
-      references: For each reference its K texts; None for none.
+      ids: The ids of their inputs.
+      sources: The texts of their inputs, if known.
+      references: K texts per reference; None for no references.
 
     Returns:
-      K finite scores, negated where the metric says so (M.1).
+      K finite scores, negated if lower is better (M.1).
 
     Raises:
-      RunError: The metric failed, or its answers are not right.
+      RunError: The metric failed, or its scores are invalid.
     """
     segments = [
       Segment(
@@ -144,17 +143,17 @@ class Runner:
 
 
 def parse_answer(answer: bytes, count: int) -> np.ndarray:
-  """The scores that a program printed, one a line.
+  """Parses the scores that a program printed, one per line.
 
   Args:
-    answer: Its standard output.
-    count: How many there must be.
+    answer: The standard output of the program.
+    count: The number of scores expected.
 
   Returns:
     Float64 [count].
 
   Raises:
-    RunError: There are more or fewer, or a line is no finite number.
+    RunError: The number of lines differs, or a line is not a finite number.
   """
   lines = answer.splitlines()
   if len(lines) != count:
@@ -174,7 +173,7 @@ def parse_answer(answer: bytes, count: int) -> np.ndarray:
 
 
 class Texts:
-  """A board's inputs and references, as runs need them."""
+  """The inputs and references of a board."""
 
   def __init__(
     self,
@@ -185,7 +184,7 @@ class Texts:
     self.ids, self.sources, self.references = ids, sources, references
 
   def of(self, reference_set: str) -> list[list[str]] | None:
-    """The references of a set, one list each; None for `GIVEN`."""
+    """The texts of each reference of a set; None for `GIVEN`."""
     if reference_set == GIVEN:
       return None
     return [self.references[label] for label in reference_set.split('+')]
@@ -203,17 +202,17 @@ def score_generator(
   texts: Texts,
   reference_sets: Sequence[str],
 ) -> dict[str, np.ndarray]:
-  """One generator's scores by one metric, with every set of references.
+  """Scores one generator by one metric with every reference set.
 
-  A metric without references is run once, as `GIVEN`. One that takes a single
-  reference is run with each, and sets of several get the greatest or the mean
-  (M.3); one that takes several itself is run with each set.
+  A metric without references is run once, as `GIVEN`. A metric that takes a
+  single reference is run with each; sets of several references get the maximum
+  or mean (M.3). A metric that takes several references is run with each set.
 
   Returns:
     Reference set -> scores [K].
 
   Raises:
-    RunError: The metric failed, or needs references that there are none of.
+    RunError: The metric failed, or the board lacks references it needs.
   """
   settings: Any = runner.metric.settings
   if not settings.get('references'):
@@ -223,19 +222,19 @@ def score_generator(
       f'{runner.metric.name} needs references, and this board has none'
     )
   several = settings.get('several', 'own')
-  # The longest run, with all references, is the one whose time is told.
+  # The last run, with all references, is the one whose duration is kept.
   ordered = sorted(reference_sets, key=lambda s: s.count('+'))
-  found: dict[str, np.ndarray] = {}
+  scores: dict[str, np.ndarray] = {}
   for reference_set in ordered:
     labels = reference_set.split('+')
     if several == 'own' or len(labels) == 1:
-      found[reference_set] = texts.run(runner, outputs, reference_set)
+      scores[reference_set] = texts.run(runner, outputs, reference_set)
       continue
     for label in labels:
-      if label not in found:
-        found[label] = texts.run(runner, outputs, label)
-    together = np.stack([found[label] for label in labels])
-    found[reference_set] = (
+      if label not in scores:
+        scores[label] = texts.run(runner, outputs, label)
+    together = np.stack([scores[label] for label in labels])
+    scores[reference_set] = (
       together.max(axis=0) if several == 'max' else together.mean(axis=0)
     )
-  return {name: found[name] for name in reference_sets}
+  return {name: scores[name] for name in reference_sets}

@@ -1,15 +1,15 @@
-"""The tables of a board's SQLite file, and how an older file becomes a new one.
+"""The tables of a board's SQLite file, and migrations of older files.
 
-For `store` alone. A file carries its version in SQLite's `user_version`;
-`MIGRATIONS[v]` leads from version v to v + 1, in one transaction. A migration
-that has been released is never edited: a change is a new one.
+A file stores its version in SQLite's `user_version`. `MIGRATIONS[v]` migrates
+version v to v + 1, in one transaction. Released migrations are never edited;
+changes are new migrations.
 """
 
 from __future__ import annotations
 
 import sqlite3
 
-#: Marks a SQLite file as a board ('T5BB').
+#: SQLite's application id of boards ('T5BB').
 APPLICATION_ID = 0x54354242
 
 _BOARD = """
@@ -103,7 +103,7 @@ CREATE TABLE event (
 );
 """
 
-# Tokens and sessions are kept as digests: who reads the file learns none.
+# Only digests of tokens and sessions are stored.
 _SERVER = """
 CREATE TABLE token (
   id INTEGER PRIMARY KEY,
@@ -138,24 +138,24 @@ CREATE INDEX job_status ON job (status, id);
 
 MIGRATIONS = (_BOARD, _SERVER)
 
-#: The version of a file that this library writes.
+#: The file version that this library writes.
 VERSION = len(MIGRATIONS)
 
 
 def version_of(connection: sqlite3.Connection) -> int:
-  """The version of an open file; 0 where it has no tables yet."""
+  """The version of an open file; 0 if it has no tables yet."""
   return int(connection.execute('PRAGMA user_version').fetchone()[0])
 
 
 def statements(script: str) -> list[str]:
-  """The statements of a migration, none of which holds a `;` of its own."""
+  """The statements of a migration; none may contain a `;`."""
   return [part.strip() for part in script.split(';') if part.strip()]
 
 
 def migrate(connection: sqlite3.Connection) -> None:
-  """Brings an open file to `VERSION`, inside the caller's transaction."""
+  """Migrates an open file to `VERSION`, in the caller's transaction."""
   for version in range(version_of(connection), VERSION):
-    # Not executescript(), which commits what came before.
+    # Not executescript(), which commits pending changes.
     for statement in statements(MIGRATIONS[version]):
       connection.execute(statement)
     connection.execute(f'PRAGMA user_version = {version + 1}')

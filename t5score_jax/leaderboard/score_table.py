@@ -1,8 +1,8 @@
-"""Tables of human and metric scores, read fast: the Billboards' layout.
+"""Reads tables of human and metric scores in the Billboards' layout.
 
 A row is one generator's output for one example; columns are ids, a human rating
-and metrics. Tables of millions of rows are read by chunk. Not here: what a
-board keeps of a table (`layouts`).
+and metrics. Tables of millions of rows are read in chunks. `layouts.py` stores
+tables on boards.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ import pandas as pd
 from t5score_jax.data import files, tables
 from t5score_jax.data.files import RecordError
 
-#: What the columns of ids may be called, in order of preference.
+#: Recognised names of the columns of ids, in order of preference.
 SYSTEM_COLUMNS = ('system', 'generator', 'SYS', 'model')
 SEGMENT_COLUMNS = ('seg_id', 'segment', 'id', 'SID')
-#: Columns of the original tables that say nothing that the others don't.
+#: Redundant columns of the original tables.
 IGNORED = ('set_id', 'lp', 'line')
-# Rows that are parsed at a time.
+# Number of rows parsed at a time.
 _CHUNK = 100_000
 _MISSING = ('', 'nan', 'NaN', 'NA')
 
@@ -35,10 +35,9 @@ class ScoreTable:
   """Scores of I systems' outputs for K examples.
 
   Attributes:
-    systems: The I systems, as they first occur.
-    ids: The K examples' ids, as they first occur.
-    columns: Name -> float64 [I, K]; NaN where a cell is empty or a row is
-      missing.
+    systems: The I systems, in order of occurrence.
+    ids: The ids of the K examples, in order of occurrence.
+    columns: Name -> float64 [I, K]; NaN if a cell is empty or a row missing.
   """
 
   systems: list[str]
@@ -56,17 +55,17 @@ def read(
 
   Args:
     path: The file.
-    system: The column of systems; None looks for one of `SYSTEM_COLUMNS`.
-    segment: The column of examples; None looks for one of `SEGMENT_COLUMNS`.
-    ignore: Columns to leave out.
+    system: The column of systems; None for one of `SYSTEM_COLUMNS`.
+    segment: The column of examples; None for one of `SEGMENT_COLUMNS`.
+    ignore: Columns to ignore.
 
   Returns:
-    The table. All columns that are not ids or left out must be numbers.
+    The table. All other columns must be numeric.
 
   Raises:
-    RecordError: A column is missing or not numbers, a row has another width or
-      occurs twice; the message names the line.
-    OSError: The file can't be read.
+    RecordError: A column is missing or not numeric, or a row has the wrong
+      number of fields or is repeated; the message names the line.
+    OSError: The file cannot be read.
   """
   path = os.fspath(path)
   header = _header(path)
@@ -75,7 +74,7 @@ def read(
   for name in ignore:
     if name not in header and name not in IGNORED:
       raise RecordError(
-        f'no column {name!r} to leave out;' + tables.suggest(name, header),
+        f'no column {name!r} to ignore;' + tables.suggest(name, header),
         path=path,
         line=1,
       )
@@ -112,7 +111,7 @@ def _header(path: str) -> list[str]:
     if header.count(name) > 1 or not name:
       raise RecordError(
         f'the column {name!r} occurs {header.count(name)} times; give every'
-        ' column a name of its own',
+        ' column a unique name',
         path=path,
         line=1,
       )
@@ -126,8 +125,8 @@ def _pick(
   what: str,
   path: str,
 ) -> str:
-  found = [name for name in ([wanted] if wanted else usual) if name in header]
-  if not found:
+  present = [n for n in ([wanted] if wanted else usual) if n in header]
+  if not present:
     raise RecordError(
       f'no column of {what}'
       + (f' {wanted!r}' if wanted else f' ({", ".join(usual)})')
@@ -135,12 +134,12 @@ def _pick(
       path=path,
       line=1,
     )
-  return found[0]
+  return present[0]
 
 
 @contextlib.contextmanager
 def _opened(path: str) -> Iterator[IO[Any]]:
-  """Bytes, unpacked where they begin as gzip does."""
+  """Opens a file of bytes; gzip is detected and uncompressed."""
   with contextlib.ExitStack() as stack:
     stream: Any = stack.enter_context(open(path, 'rb'))
     if stream.peek(2)[:2] == b'\x1f\x8b':
@@ -149,9 +148,9 @@ def _opened(path: str) -> Iterator[IO[Any]]:
 
 
 class _Checked:
-  """Bytes on their way to the parser: every line has the header's fields.
+  """A stream that checks that every line has as many fields as the header.
 
-  The parser would take a short row for one with empty cells.
+  pandas would read a short row as one with empty cells.
   """
 
   def __init__(self, stream: IO[Any], fields: int, path: str):
@@ -197,8 +196,8 @@ def _chunks(
 ) -> Iterator[pd.DataFrame]:
   types: dict[str, Any] = {name: np.float64 for name in names}
   types.update({name: str for name in ids})
-  # Every digit counts: a board written out reads back the same. From pandas 3
-  # on that is so without asking, and asking is deprecated.
+  # Exported boards must read back exactly. This is the default from pandas 3
+  # on, where the option is deprecated.
   exact: dict[str, Any] = {'float_precision': 'round_trip'}
   if int(pd.__version__.partition('.')[0]) >= 3:
     exact = {}
@@ -223,7 +222,7 @@ def _chunks(
 
 
 def _codes(column: pd.Series, known: dict[str, int]) -> np.ndarray:
-  """The places of names, new ones put at the end."""
+  """Indices of names; new names are appended."""
   codes, names = pd.factorize(column)
   order = [known.setdefault(str(name), len(known)) for name in names]
   return np.asarray(order, dtype=np.int64)[codes]
@@ -237,7 +236,7 @@ def _assemble(
   places: np.ndarray,
   values: list[np.ndarray],
 ) -> ScoreTable:
-  """Rows in any order -> columns [I, K]."""
+  """Converts rows in any order to columns [I, K]."""
   flat = places[0] * len(ids) + places[1]
   counts = np.bincount(flat, minlength=len(systems) * len(ids))
   if counts.max() > 1:
@@ -245,7 +244,7 @@ def _assemble(
     lines = np.flatnonzero(flat == twice) + 2
     raise RecordError(
       f'system {list(systems)[twice // len(ids)]!r} and example'
-      f' {list(ids)[twice % len(ids)]!r} stand in line {lines[0]} already',
+      f' {list(ids)[twice % len(ids)]!r} are in line {lines[0]} already',
       path=path,
       line=int(lines[1]),
     )
@@ -259,7 +258,7 @@ def _assemble(
     bad = np.flatnonzero(np.isinf(column[flat]))
     if bad.size:
       raise RecordError(
-        'an infinity; leave the cell empty where there is no score',
+        'infinity; leave the cell empty if there is no score',
         path=path,
         line=int(bad[0]) + 2,
         field=name,
@@ -269,7 +268,7 @@ def _assemble(
 
 
 def _explain(path: str, header: list[str], names: list[str]) -> None:
-  """Reads a table that is not one again, slowly, to name the line."""
+  """Rereads a malformed table, slowly, to name the line."""
   with files.open_text(path) as lines:
     next(lines)
     for number, line in enumerate(lines, 2):
@@ -279,8 +278,8 @@ def _explain(path: str, header: list[str], names: list[str]) -> None:
             float(cell)
           except ValueError:
             raise RecordError(
-              f'{cell[:40]!r} is not a number; leave out a column that holds'
-              ' none with --ignore',
+              f'{cell[:40]!r} is not a number; exclude columns without numbers'
+              ' by --ignore',
               path=path,
               line=number,
               field=name,

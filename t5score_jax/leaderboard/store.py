@@ -1,15 +1,14 @@
-"""A board in one SQLite file: opened, read, and changed in transactions.
+"""A board in one SQLite file: opening, reading, transactions.
 
-On it are inputs, references, generators and their outputs, metrics and their
-scores, human ratings, and versions of the ensemble. `changes` has the changes
-themselves. Scores and ratings are columns:
-one blob of float64 (little endian, NaN where there is none) for each pair of
-metric and generator, in the order of the inputs, so that a board of 40 million
-scores is read in a second. Not here: what scores mean (`ranking`).
+It holds inputs, references, generators with outputs, metrics with scores, human
+ratings, and versions of the ensemble. Scores and ratings are stored as columns:
+one blob of float64 (little endian, NaN if missing) per metric and generator, in
+the order of the inputs, so that 40 million scores are read in a second.
 
-Writing is safe against kills and against others: every change is one
+Writing is safe against kills and concurrent writers: every change is one
 transaction (`Store.transaction`), the journal is a write-ahead log, and each
-change raises `revision`, by which analyses know what they were made from.
+change increments `revision`, which identifies the data of an analysis.
+`changes.py` has the changes.
 """
 
 from __future__ import annotations
@@ -34,30 +33,30 @@ from t5score_jax.leaderboard.entries import (
   unpack,
 )
 
-#: How long a writer waits for another, in seconds.
+#: Seconds that a writer waits for another.
 WAIT = 60.0
 
 
 class Store:
-  """An open board. Not shared between threads; any number may open a file."""
+  """An open board, for one thread; a file may be opened any number of times."""
 
   def __init__(self, path: str | os.PathLike[str], *, create: bool = False):
-    """Opens a board's file, and brings an older one up to date.
+    """Opens the file of a board and migrates an older one.
 
     Args:
       path: The file.
-      create: Whether to make it; `changes.initialise` must follow.
+      create: Whether to create it; call `changes.initialise` next.
 
     Raises:
-      BoardError: There is no such file (or, with `create`, there is one), it
-        isn't a board, or a later version of this library wrote it.
+      BoardError: The file does not exist (with `create`: exists), is not a
+        board, or was written by a later version of this library.
     """
     self.path = Path(path)
     if create and self.path.exists():
-      raise BoardError(f'{self.path} exists already; give another name')
+      raise BoardError(f'{self.path} exists already; choose another name')
     if not create and not self.path.is_file():
       raise BoardError(
-        f'{self.path}: no such board; `t5score board init` makes one'
+        f'{self.path}: no such board; `t5score board init` creates one'
       )
     self._depth = 0
     try:
@@ -67,14 +66,14 @@ class Store:
       raise BoardError(f'{self.path}: not a board ({error})') from error
 
   def _connected(self) -> sqlite3.Connection:
-    """The connection; where nothing can be written, one that only reads."""
+    """Connects to the file; read-only if it cannot be written."""
     folder = self.path.absolute().parent
     self._writable = os.access(folder, os.W_OK) and (
       not self.path.exists() or os.access(self.path, os.W_OK)
     )
     address = self.path.absolute().as_uri()
     if not self._writable:
-      # A write-ahead log needs a file beside the board; nobody writes here.
+      # A write-ahead log needs a second file, which cannot be created here.
       address += '?immutable=1'
     return sqlite3.connect(
       address, timeout=WAIT, isolation_level=None, uri=True
@@ -84,8 +83,8 @@ class Store:
     run = self.connection.execute
     run('PRAGMA foreign_keys = ON')
     version = schema.version_of(self.connection)
-    found = run('PRAGMA application_id').fetchone()[0]
-    if not create and found != schema.APPLICATION_ID:
+    application = run('PRAGMA application_id').fetchone()[0]
+    if not create and application != schema.APPLICATION_ID:
       raise BoardError(f'{self.path}: a SQLite file, but not a board')
     if version > schema.VERSION:
       raise BoardError(
@@ -95,7 +94,7 @@ class Store:
     if create or not self._writable:
       return
     run('PRAGMA journal_mode = WAL')
-    # A killed machine must not lose a version that was announced.
+    # A crash of the machine must not lose a reported version.
     run('PRAGMA synchronous = FULL')
     if version < schema.VERSION:
       with self.transaction():
@@ -113,11 +112,11 @@ class Store:
 
   @contextlib.contextmanager
   def transaction(self) -> Iterator[None]:
-    """All changes of the block, or none; one writer at a time.
+    """Makes the changes of the block atomic; one writer at a time.
 
     Raises:
       BoardError: Another writer held the file for a minute, or the disk is
-        full; nothing was changed.
+        full; the board is unchanged.
     """
     if self._depth:
       self._depth += 1
@@ -127,7 +126,7 @@ class Store:
         self._depth -= 1
       return
     try:
-      # The lock is taken now: a reader that becomes a writer could be refused.
+      # Lock now: upgrading a read transaction later may fail.
       self.connection.execute('BEGIN IMMEDIATE')
     except sqlite3.OperationalError as error:
       raise self._explained(error) from error
@@ -145,19 +144,17 @@ class Store:
       self._depth = 0
 
   def _explained(self, error: sqlite3.OperationalError) -> BoardError:
-    return BoardError(f'{self.path}: {error}; the board is as it was before')
-
-  # What is there.
+    return BoardError(f'{self.path}: {error}; the board is unchanged')
 
   def board(self) -> Board:
-    """What the board is."""
+    """The description of the board."""
     row = self.connection.execute(
       'SELECT name, task, human, reference_set, revision, created FROM board'
     ).fetchone()
     return Board(*row)
 
   def ids(self) -> list[str]:
-    """The inputs' ids, in order."""
+    """The ids of the inputs, in order."""
     return [
       row[0]
       for row in self.connection.execute(
@@ -171,24 +168,24 @@ class Store:
     return int(row[0])
 
   def sources(self) -> list[str] | None:
-    """The inputs' texts, in order; None where the board has none."""
+    """The texts of the inputs, in order; None if unknown."""
     rows = self.connection.execute(
       'SELECT source FROM input ORDER BY position'
     ).fetchall()
     return None if rows[0][0] is None else [row[0] for row in rows]
 
   def references(self) -> dict[str, list[str]]:
-    """Label -> texts in the order of the inputs; labels as they were given."""
-    found: dict[str, list[str]] = {}
+    """References: label -> texts, in the order of the inputs."""
+    texts: dict[str, list[str]] = {}
     for label, text in self.connection.execute(
       'SELECT label, text FROM reference ORDER BY label, position'
     ):
-      found.setdefault(label, []).append(text)
+      texts.setdefault(label, []).append(text)
     order = self.board().reference_set.split('+')
     return {
-      label: found[label]
+      label: texts[label]
       for label in sorted(
-        found, key=lambda x: (order.index(x) if x in order else len(order), x)
+        texts, key=lambda x: (order.index(x) if x in order else len(order), x)
       )
     }
 
@@ -212,7 +209,7 @@ class Store:
     ]
 
   def outputs(self, generator: int) -> list[str] | None:
-    """A generator's texts, in the order of the inputs; None where unknown."""
+    """The texts of a generator, in the order of the inputs; None if unknown."""
     row = self.connection.execute(
       'SELECT outputs FROM generator WHERE id = ?', (generator,)
     ).fetchone()
@@ -249,7 +246,7 @@ class Store:
   def scores(
     self, metric: int, reference_set: str
   ) -> Iterator[tuple[int, np.ndarray]]:
-    """Yields (generator's id, scores [K]) of one metric."""
+    """Yields (generator id, scores [K]) of one metric."""
     for generator, data in self.connection.execute(
       'SELECT generator, data FROM score WHERE metric = ?'
       ' AND reference_set = ?',
@@ -258,7 +255,7 @@ class Store:
       yield generator, decode(data)
 
   def scored(self) -> set[tuple[int, int, str]]:
-    """What has scores: (metric, generator, reference set)."""
+    """All (metric, generator, reference set) with scores."""
     return set(
       self.connection.execute(
         'SELECT metric, generator, reference_set FROM score'
@@ -266,7 +263,7 @@ class Store:
     )
 
   def failures(self) -> dict[tuple[int, int, str], str]:
-    """What failed: (metric, generator, reference set) -> why."""
+    """Failures: (metric, generator, reference set) -> message."""
     return {
       (row[0], row[1], row[2]): row[3]
       for row in self.connection.execute('SELECT * FROM failure')
@@ -282,21 +279,21 @@ class Store:
     ]
 
   def ratings(self, name: str) -> Iterator[tuple[int, np.ndarray]]:
-    """Yields (generator's id, ratings [K]); NaN where there is none."""
+    """Yields (generator id, ratings [K]); NaN if missing."""
     for generator, data in self.connection.execute(
       'SELECT generator, data FROM rating WHERE name = ?', (name,)
     ):
       yield generator, decode(data)
 
   def roles(self) -> dict[str, tuple[list[str], str]]:
-    """Human roles: name -> (human generators, the references they face)."""
+    """Roles: name -> (human generators, the references they face)."""
     return {
       row[0]: (json.loads(row[1]), row[2])
       for row in self.connection.execute('SELECT * FROM role ORDER BY rowid')
     }
 
   def versions(self) -> list[Version]:
-    """All versions of the ensemble, the oldest first."""
+    """All versions of the ensemble, oldest first."""
     return [
       Version(row[0], row[1], row[2], row[3], row[4], json.loads(row[5]))
       for row in self.connection.execute(
@@ -306,7 +303,7 @@ class Store:
     ]
 
   def events(self, count: int = 50) -> list[tuple[str, str]]:
-    """The last events, (time, what happened), the newest first."""
+    """The newest events, (time, message), newest first."""
     return list(
       self.connection.execute(
         'SELECT time, message FROM event ORDER BY id DESC LIMIT ?', (count,)

@@ -1,10 +1,9 @@
-"""Generators, metrics and ratings join a board, and everything is renewed.
+"""Adds generators, metrics and ratings to a board and renews its analyses.
 
-A generator is scored by every metric that can be run, a metric scores every
-generator, and then the ensemble and the analyses are renewed as a new version.
-Scoring is done before anything is written: a kill leaves the board as it was.
-Two submitters at once cannot miss each other: what one did not know of when it
-scored is scored afterwards (`complete`).
+Every metric that can be run scores a new generator, and a new metric scores
+every generator; then a new version of the ensemble and the analyses is stored.
+Scores are computed before anything is written, so that a kill leaves the board
+unchanged. `complete` computes scores that concurrent submissions missed.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ from t5score_jax.leaderboard.entries import (
 from t5score_jax.leaderboard.runs import RunError, Runner, Texts
 from t5score_jax.leaderboard.store import Store
 
-#: The greatest executable, in bytes.
+#: Largest executable, in bytes.
 MAX_PROGRAM = 16 << 20
 _RUNNABLE = ('library', 'command')
 
@@ -49,33 +48,33 @@ def add_generator(
   scores: str | os.PathLike[str] | None = None,
   also: Callable[[], None] | None = None,
 ) -> dict[str, Any]:
-  """A generator joins: validated, scored by every metric, ranked.
+  """Adds a generator: checks its outputs, scores and ranks them.
 
   Args:
     store: The board.
-    generator: Who it is.
-    path: Its outputs (`outputs.read_outputs`).
-    scores: A table of its scores by metrics that cannot be run here.
-    also: Done in the same transaction: both happen, or neither.
+    generator: The description of the generator.
+    path: The file of outputs (`outputs.read_outputs`).
+    scores: A table of scores by metrics that cannot be run.
+    also: A further change in the same transaction.
 
   Returns:
-    The renewed analyses. A metric that failed on it is noted there as missing.
+    The renewed analyses; scores of failed metrics are missing.
 
   Raises:
-    BoardError: The name is taken, or something in a file is not right (as
-      `files.RecordError`); the board is as it was.
+    BoardError: The name is taken or a file is malformed (then a
+      `files.RecordError`); the board is unchanged.
   """
   check_name(generator.name, 'generator')
   if any(g.name == generator.name for g in store.generators()):
     raise BoardError(
-      f'there is a generator {generator.name!r} already; choose another name'
+      f'generator {generator.name!r} exists already; choose another name'
     )
   texts = outputs.read_outputs(path, store.ids())
   given = _given_scores(store, generator, scores) if scores else {}
-  found, failed = _score_everything(store, texts)
+  results, failed = _score_everything(store, texts)
   with store.transaction():
     key = changes.add_generator(store, generator, texts)
-    for (metric, reference_set), values in {**found, **given}.items():
+    for (metric, reference_set), values in {**results, **given}.items():
       changes.set_scores(store, [(metric, key, values)], reference_set)
     for metric, message in failed.items():
       changes.set_failure(store, metric, key, GIVEN, message)
@@ -88,7 +87,7 @@ def add_generator(
 def _given_scores(
   store: Store, generator: Generator, path: str | os.PathLike[str]
 ) -> dict[tuple[int, str], np.ndarray]:
-  """Scores that came with a generator, for metrics that cannot be run."""
+  """Reads scores of a generator by metrics that cannot be run."""
   columns = outputs.read_columns(
     path,
     store.ids(),
@@ -96,26 +95,26 @@ def _given_scores(
     generator=generator.name,
   )
   known = {m.name: m for m in store.metrics() if m.kind not in _RUNNABLE}
-  found = {}
+  results = {}
   for name, values in columns.items():
     if name not in known:
       raise BoardError(
-        f'{path}: {name!r} is no metric whose scores come as a table; there'
-        f' are: {", ".join(known) or "none"}'
+        f'{path}: {name!r} is not a metric with imported scores; there are:'
+        f' {", ".join(known) or "none"}'
       )
     column = values[0]
     if np.isnan(column).any():
-      raise BoardError(f'{path}: {name!r} has no score for some inputs')
+      raise BoardError(f'{path}: {name!r} lacks scores of some inputs')
     metric = known[name]
-    found[metric.id, GIVEN] = -column if metric.negated else column
-  return found
+    results[metric.id, GIVEN] = -column if metric.negated else column
+  return results
 
 
 def _score_everything(
   store: Store, texts: Sequence[str]
 ) -> tuple[dict[tuple[int, str], np.ndarray], dict[int, str]]:
-  """Every metric's scores of new outputs, and the metrics that failed."""
-  found: dict[tuple[int, str], np.ndarray] = {}
+  """Scores new outputs by every metric; returns scores and failures."""
+  results: dict[tuple[int, str], np.ndarray] = {}
   failed: dict[int, str] = {}
   sets, inputs = data.reference_sets(store), _texts(store)
   for metric in store.metrics():
@@ -127,32 +126,32 @@ def _score_everything(
         failed[metric.id] = str(error)
         continue
       for reference_set, values in scored.items():
-        found[metric.id, reference_set] = values
-  return found, failed
+        results[metric.id, reference_set] = values
+  return results, failed
 
 
 def library_metric(
   name: str,
   options: Mapping[str, Any] | None = None,
   title: str | None = None,
-  **told: Any,
+  **fields: Any,
 ) -> Metric:
-  """A metric of this library, as a board keeps it.
+  """Describes a metric of this library for a board.
 
   Args:
-    name: Its name for `metrics.registry.load_metric`.
-    options: Its options.
-    title: Its name on the board; None for the same.
-    **told: Further fields of `Metric`.
+    name: The name for `metrics.registry.load_metric`.
+    options: The options of the metric.
+    title: The name on the board; None for `name`.
+    **fields: Further fields of `Metric`.
 
   Returns:
-    The metric; whether it needs references is found out when it is added.
+    The metric; `add_metric` determines whether it needs references.
   """
   return Metric(
     name=title or name,
     kind='library',
     settings={'metric': name, 'options': dict(options or {})},
-    **told,
+    **fields,
   )
 
 
@@ -163,22 +162,22 @@ def command_metric(
   several: str = 'max',
   limits: Mapping[str, Any] | None = None,
   isolation: str = 'required',
-  **told: Any,
+  **fields: Any,
 ) -> Metric:
-  """An executable as a metric; `runs` says what it reads and prints.
+  """Describes an executable as a metric; see `runs.py` for its protocol.
 
   Args:
-    title: Its name on the board.
-    program: The file.
+    title: The name on the board.
+    program: The contents of the executable.
     references: Whether it uses references.
-    several: 'own': it takes several references; 'max' or 'mean': it is run
-      with each (the paper takes the greatest).
-    limits: Of `sandbox.Limits`, where they are not the default.
-    isolation: 'required', or 'none' for a program that is trusted.
-    **told: Further fields of `Metric`.
+    several: 'own' if it takes several references itself; 'max' or 'mean' to
+      run it with each reference (the paper takes the maximum).
+    limits: Fields of `sandbox.Limits` other than the defaults.
+    isolation: 'required', or 'none' for a trusted program.
+    **fields: Further fields of `Metric`.
 
   Returns:
-    The metric. Its signature has a digest of the program.
+    The metric. Its signature contains a digest of the program.
 
   Raises:
     BoardError: The program is empty or too large, or `several` is unknown.
@@ -187,9 +186,9 @@ def command_metric(
     raise BoardError(f'several must be one of {data.SEVERAL}')
   if not 0 < len(program) <= MAX_PROGRAM:
     raise BoardError(
-      f'an executable has 1 to {MAX_PROGRAM} bytes, not {len(program)}'
+      f'an executable must have 1 to {MAX_PROGRAM} bytes, not {len(program)}'
     )
-  told.setdefault(
+  fields.setdefault(
     'signature',
     f'metric:{title}|program:{hashlib.sha256(program).hexdigest()[:16]}'
     f'|refs:{several if references else "none"}',
@@ -203,7 +202,7 @@ def command_metric(
       'limits': dict(limits or {}),
       'isolation': isolation,
     },
-    **told,
+    **fields,
   )
 
 
@@ -213,20 +212,20 @@ def add_metric(
   program: bytes | None = None,
   also: Callable[[], None] | None = None,
 ) -> dict[str, Any]:
-  """A metric joins: run on every generator that has outputs, then ranked.
+  """Adds a metric: runs it on every generator with outputs, then ranks it.
 
   Args:
     store: The board.
     metric: From `library_metric` or `command_metric`.
     program: The executable of a command.
-    also: Done in the same transaction.
+    also: A further change in the same transaction.
 
   Returns:
     The renewed analyses.
 
   Raises:
     BoardError: The name is taken, or the metric failed on a generator; the
-      board is as it was.
+      board is unchanged.
   """
   _check_new_metric(store, metric)
   folder = os.path.dirname(os.path.realpath(store.path))
@@ -235,13 +234,12 @@ def add_metric(
   generators = [g for g in store.generators() if g.has_outputs]
   if not generators:
     raise BoardError(
-      'no generator on this board has outputs, so that no metric can be run;'
-      ' give a table of scores'
+      'no generator on this board has outputs to score; give a table of scores'
     )
   if metric.kind == 'library':
     metric = _with_needs(store, metric, runner, inputs, generators[0])
     runner.metric = metric
-  found: dict[tuple[int, str], np.ndarray] = {}
+  results: dict[tuple[int, str], np.ndarray] = {}
   seconds = []
   for generator in generators:
     texts = store.outputs(generator.id) or []
@@ -249,11 +247,11 @@ def add_metric(
       scored = runs.score_generator(runner, texts, inputs, sets)
     except RunError as error:
       raise BoardError(
-        f'{error} (generator {generator.name}); the board is as it was'
+        f'{error} (generator {generator.name}); the board is unchanged'
       ) from error
     seconds.append(runner.seconds)
     for reference_set, values in scored.items():
-      found[generator.id, reference_set] = values
+      results[generator.id, reference_set] = values
   metric = dataclasses.replace(
     metric,
     signature=runner.signature,
@@ -263,7 +261,7 @@ def add_metric(
   )
   with store.transaction():
     key = changes.add_metric(store, metric, program)
-    for (generator_id, reference_set), values in found.items():
+    for (generator_id, reference_set), values in results.items():
       changes.set_scores(store, [(key, generator_id, values)], reference_set)
     if also is not None:
       also()
@@ -275,14 +273,14 @@ def _check_new_metric(store: Store, metric: Metric) -> None:
   check_name(metric.name, 'metric')
   if any(m.name == metric.name for m in store.metrics()):
     raise BoardError(
-      f'there is a metric {metric.name!r} already; choose another name'
+      f'metric {metric.name!r} exists already; choose another name'
     )
 
 
 def _with_needs(
   store: Store, metric: Metric, runner: Runner, inputs: Texts, first: Generator
 ) -> Metric:
-  """Finds out whether a library metric needs references: tries without."""
+  """Determines whether a library metric needs references by trying."""
   texts = (store.outputs(first.id) or [])[:1]
   sources = inputs.sources[:1] if inputs.sources else None
   try:
@@ -302,14 +300,14 @@ def add_score_file(
   column: str | None = None,
   also: Callable[[], None] | None = None,
 ) -> dict[str, Any]:
-  """A metric joins by a table of its scores.
+  """Adds a metric by a table of its scores.
 
   Args:
     store: The board.
-    metric: Its name and description; its kind becomes 'column'.
+    metric: The description of the metric; its kind becomes 'column'.
     path: The table, with a row for every example of every generator.
-    column: The column of scores; None for the only one, or the metric's name.
-    also: Done in the same transaction.
+    column: The column of scores; None for the only one or the metric's name.
+    also: A further change in the same transaction.
 
   Returns:
     The renewed analyses.
@@ -327,7 +325,7 @@ def add_score_file(
     column = metric.name if metric.name in columns else None
     if column is None:
       raise BoardError(
-        f'{path}: several columns ({", ".join(columns)}); say which one'
+        f'{path}: several columns ({", ".join(columns)}); choose one'
       )
   values = columns[column] if column else next(iter(columns.values()))
   for generator in generators:
@@ -336,7 +334,7 @@ def add_score_file(
       count = store.size() if there is None else int(np.isnan(there).sum())
       raise BoardError(
         f'{path}: no score for {count} outputs of {generator.name!r}; a metric'
-        ' scores every generator'
+        ' must score every generator'
       )
   metric = dataclasses.replace(
     metric,
@@ -364,23 +362,24 @@ def add_human(
   choose: bool = False,
   also: Callable[[], None] | None = None,
 ) -> dict[str, Any]:
-  """Human ratings join.
+  """Adds human ratings.
 
   Args:
     store: The board.
-    path: TSV or JSONL: system, id, and a column of ratings; higher is better.
-    name: What the ratings are called; None for the board's own, or for the
-      column's name.
-    column: The column; None for the only one.
-    replace: Whether a rating may take the place of another.
-    choose: Whether these become the ratings that count.
-    also: Done in the same transaction.
+    path: TSV or JSONL with a system, an id and a column of ratings; higher is
+      better.
+    name: The name of the ratings; None for the board's default ratings, or the
+      name of the column.
+    column: The column of ratings; None for the only one.
+    replace: Whether existing ratings may be replaced.
+    choose: Whether these become the board's default ratings.
+    also: A further change in the same transaction.
 
   Returns:
     The renewed analyses.
 
   Raises:
-    BoardError: Ratings are there already, or the column is not clear; also
+    BoardError: Different ratings exist, or the column is ambiguous; also
       `files.RecordError`.
   """
   columns = outputs.read_columns(
@@ -388,10 +387,10 @@ def add_human(
   )
   if len(columns) > 1:
     raise BoardError(
-      f'{path}: several columns ({", ".join(columns)}); say which one'
+      f'{path}: several columns ({", ".join(columns)}); choose one'
     )
-  found, values = next(iter(columns.items()))
-  name = name or store.board().human or found
+  only, values = next(iter(columns.items()))
+  name = name or store.board().human or only
   with store.transaction():
     changes.add_ratings(store, name, values.items(), replace)
     if choose:
@@ -402,13 +401,13 @@ def add_human(
 
 
 def complete(store: Store) -> int:
-  """Computes the scores that are missing and can be computed.
+  """Computes missing scores of metrics that can be run.
 
-  What is missing: pairs of metric and generator that joined at the same time,
-  and reference sets that became needed. Pairs that failed are left alone.
+  Scores are missing for metrics and generators submitted concurrently, and for
+  reference sets of new roles. Earlier failures are not retried.
 
   Returns:
-    How many pairs were scored.
+    The number of pairs of metric and generator that were scored.
   """
   done = 0
   sets = data.reference_sets(store)
@@ -433,12 +432,12 @@ def complete(store: Store) -> int:
       try:
         runner = runner or _runner(store, metric)
         texts = store.outputs(generator.id) or []
-        found = runs.score_generator(runner, texts, inputs, missing)
+        results = runs.score_generator(runner, texts, inputs, missing)
       except RunError as error:
         changes.set_failure(store, metric.id, generator.id, GIVEN, str(error))
         continue
       with store.transaction():
-        for reference_set, values in found.items():
+        for reference_set, values in results.items():
           changes.set_scores(
             store, [(metric.id, generator.id, values)], reference_set
           )

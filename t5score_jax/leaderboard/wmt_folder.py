@@ -1,17 +1,17 @@
-"""A board in the folder layout of WMT's metrics tasks, written and read.
+"""Exports and imports boards in the folder layout of WMT's metrics tasks.
 
     sources/LP.txt                            inputs
-    documents/LP.docs                         domain and document of each
+    documents/LP.docs                         domain and document of each input
     references/LP.refA.txt                    references, by label
     system-outputs/LP/SYSTEM.txt              outputs
-    human-scores/LP.NAME.seg.score            SYSTEM<tab>rating, None for none
+    human-scores/LP.NAME.seg.score            SYSTEM<tab>rating; None if missing
     metric-scores/LP/METRIC-refA.seg.score    SYSTEM<tab>score; `src` for a
-                                              metric without references, several
-                                              labels joined by `.`
+                                              metric without references;
+                                              several labels joined by `.`
     metric-scores/LP/METRIC-refA.sys.score    means
 
-Lines are segments; ids are line numbers, as the layout has none. Not here:
-descriptions, executables, versions: `folders` keeps those.
+Each line is a segment. The layout has no ids: they become line numbers. It has
+no descriptions, executables or versions either; `folders.py` keeps those.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from t5score_jax.leaderboard.entries import (
   BoardError,
   Generator,
   Metric,
-  people_pattern,
+  human_pattern,
 )
 from t5score_jax.leaderboard.store import Store
 
@@ -40,14 +40,14 @@ def write(store: Store, folder: Path, pair: str) -> None:
   Args:
     store: The board.
     folder: The folder.
-    pair: The language pair, first part of all names.
+    pair: The language pair, the first part of all names.
 
   Raises:
-    BoardError: The pair has characters that a file name cannot have.
-    files.RecordError: A text holds a line end, which the layout cannot hold.
+    BoardError: The pair contains characters that file names cannot have.
+    files.RecordError: A text contains a line end.
   """
   if not re.fullmatch(r'[\w-]+', pair):
-    raise BoardError(f'{pair!r} is no language pair; give one with --pair')
+    raise BoardError(f'{pair!r} is not a language pair; set --pair')
   for name in ('sources', 'documents', 'references', 'human-scores'):
     (folder / name).mkdir()
   for name in ('system-outputs', 'metric-scores'):
@@ -68,17 +68,17 @@ def write(store: Store, folder: Path, pair: str) -> None:
         folder / 'system-outputs' / pair / f'{generator.name}.txt', outputs
       )
   for name in store.rating_names():
-    found = dict(store.ratings(name))
+    columns = dict(store.ratings(name))
     path = folder / 'human-scores' / f'{pair}.{name}.seg.score'
-    files.write_lines(path, _lines(generators, found, store.size()))
+    files.write_lines(path, _lines(generators, columns, store.size()))
   for metric in store.metrics():
     sets = {s for m, _, s in store.scored() if m == metric.id}
     for reference_set in sorted(sets):
-      found = dict(store.scores(metric.id, reference_set))
+      columns = dict(store.scores(metric.id, reference_set))
       stem = f'{metric.name}-{_suffix(reference_set)}'
       path = folder / 'metric-scores' / pair / f'{stem}.seg.score'
-      files.write_lines(path, _lines(generators, found, store.size()))
-      means = {g: ranking.means(x[None])[0] for g, x in found.items()}
+      files.write_lines(path, _lines(generators, columns, store.size()))
+      means = {g: ranking.means(x[None])[0] for g, x in columns.items()}
       files.write_lines(
         path.with_name(f'{stem}.sys.score'),
         (f'{g.name}\t{means.get(g.id)}' for g in generators),
@@ -107,7 +107,7 @@ def read(
   task: str,
   human: str | None,
   pair: str | None,
-  people: str,
+  humans: str,
   negate: Sequence[str] = (),
 ) -> None:
   """Fills a new board from a folder.
@@ -115,22 +115,22 @@ def read(
   Args:
     store: The new board.
     folder: The folder.
-    name: The board's name.
-    task: What the generators do.
-    human: The ratings that count; None for the first by name.
-    pair: The language pair; None where there is only one.
-    people: Regular expression of human systems' names.
+    name: The name of the board.
+    task: The task of the generators.
+    human: Name of the default ratings; None for the first by name.
+    pair: The language pair; None if there is only one.
+    humans: Regular expression for names of human systems.
     negate: Metrics where lower is better.
 
   Raises:
-    BoardError: The pair is missing or not clear, a metric to be negated is
-      missing, or the expression is none.
-    files.RecordError: A file has another number of lines than segments.
+    BoardError: The pair is missing or ambiguous, a metric to negate is
+      missing, or the regular expression is invalid.
+    files.RecordError: The number of lines and of segments differ.
   """
-  pattern = people_pattern(people)
+  pattern = human_pattern(humans)
   pairs = sorted(p.name for p in (folder / 'system-outputs').iterdir())
   if pair is None and len(pairs) != 1:
-    raise BoardError(f'choose a language pair: {", ".join(pairs)}')
+    raise BoardError(f'set --pair to a language pair: {", ".join(pairs)}')
   pair = pair or pairs[0]
   if pair not in pairs:
     raise BoardError(f'no language pair {pair!r}; there are {", ".join(pairs)}')
@@ -189,11 +189,11 @@ def _read_metrics(
   for path in sorted(folder.glob('*.seg.score')):
     metric, _, suffix = path.name.removesuffix('.seg.score').rpartition('-')
     if not metric:
-      raise BoardError(f'{path}: the name is not METRIC-REFERENCES.seg.score')
+      raise BoardError(f'{path}: the file name must be METRIC-REFERENCES.seg.score')
     reference_set = GIVEN
     if suffix != 'src':
       parts = [part.removeprefix('ref') or part for part in suffix.split('.')]
-      # References that the board lacks: scores can be compared all the same.
+      # Scores with references that the board lacks are still comparable.
       reference_set = '+'.join(parts) if set(parts) <= set(labels) else GIVEN
     if metric not in known:
       known[metric] = changes.add_metric(
@@ -217,8 +217,8 @@ def _read_metrics(
 def _columns(
   path: Path, generators: dict[str, int], count: int
 ) -> list[tuple[int, np.ndarray]]:
-  """SYSTEM<tab>number lines, each system's in the order of the segments."""
-  found: dict[str, list[float]] = {}
+  """Reads SYSTEM<tab>number lines: (generator id, values [K]) per system."""
+  cells: dict[str, list[float]] = {}
   for number, line in enumerate(files.read_lines(path), 1):
     system, _, cell = line.partition('\t')
     try:
@@ -231,10 +231,10 @@ def _columns(
         path=path,
         line=number,
       )
-    found.setdefault(system, []).append(value)
+    cells.setdefault(system, []).append(value)
   result = []
-  for system, values in found.items():
-    # Scores of references that are no system are left out, as WMT does.
+  for system, values in cells.items():
+    # Scores of references that are not systems are ignored, as WMT does.
     if system not in generators:
       continue
     if len(values) != count:
