@@ -1,7 +1,8 @@
 """The metric of a command line: its flags, its options, and loading it.
 
-Shared by every verb that scores. Which metric a folder means is in
-`metrics/registry.py`; nothing here imports JAX before a metric is loaded.
+Shared by every verb that scores. Metrics declare their flags themselves;
+`metrics/registry.py` resolves names and folders. Nothing here imports JAX
+before a metric is loaded.
 
 Not a verb by itself (hence the underscore).
 """
@@ -20,26 +21,9 @@ from t5score_jax.commands import _usage
 from t5score_jax.errors import OptionError
 from t5score_jax.metrics import base, registry
 
-# Those of metrics/t5score.py and inference/placement.py, whose import takes a
-# second; a test compares them.
-DIRECTIONS = ('f', 'precision', 'recall', 'source', 'ref_src')
-DTYPES = ('float32', 'bfloat16')
-
-# Options of metrics that have a flag: attribute of the parsed arguments, which
-# is the name of the option -> flag.
-_FLAGS = {
-  'direction': '--direction',
-  'source_based': '--source-based',
-  'reference_rule': '--several',
-  'max_length': '--max-length',
-  'batch_tokens': '--batch-tokens',
-  'num_partitions': '--num-partitions',
-  'dtype': '--dtype',
-  'remove_chinese_spaces': '--remove-chinese-spaces',
-  'token_log_probs': '--tokens',
-}
+DTYPES = base.COMMON_FLAGS['dtype']['choices']
 _MODEL, _SPREAD = 'model', 'spread'
-
+_TYPES = {'positive': _usage.positive, 'int': int, 'float': float, 'str': str}
 
 UsageError = _usage.UsageError
 positive = _usage.positive
@@ -53,24 +37,24 @@ def add_choice(group: Any, required: bool = False) -> None:
     required: Whether -m has to be given.
   """
   default = '' if required else f' (default: {registry.DEFAULT_MODEL})'
+  lexical = registry.available_metrics(without_model=True)
+  encoders = registry.readers(kinds.ENCODER)
   group.add_argument(
     '-m',
     '--model',
     metavar='NAME_OR_PATH',
     required=required,
     help='an embedded model, a model folder, a MODEL_DIR or checkpoint of '
-    'training, which say by themselves whether they are models of T5Score, '
-    'COMES or FrugalScore; an encoder with --metric bertscore or moverscore; '
-    'or a metric without a model: bleu, chrf, chrf++, ter, rouge1, rouge2, '
-    'rouge3, rouge4, rougeL. A folder that is called like a metric is ./NAME'
-    f'{default}',
+    'training, whose files tell which metric it is a model of; '
+    f'an encoder with --metric {" or ".join(encoders)}; '
+    f'or a metric without a model: {", ".join(lexical)}. A folder that is '
+    f'called like a metric is ./NAME{default}',
   )
   group.add_argument(
     '--metric',
     metavar='METRIC',
-    help=f'one of {", ".join(registry.available_metrics())}, or a variant; -m '
-    'is '
-    'then its model (default: what -m says)',
+    help=f'one of {", ".join(registry.available_metrics())}, or a variant '
+    '(chrf++, rouge2); -m is then its model (default: follows from -m)',
   )
   group.add_argument(
     '--option',
@@ -88,94 +72,50 @@ def add_model_options(
   """Declares the options of metrics with a model.
 
   Args:
-    parser: Of the verb.
+    parser: The verb's parser.
     tokens: Whether the verb writes scores of single tokens.
   """
-  group = parser.add_argument_group('metrics with a model')
-  group.add_argument(
-    '--several',
-    dest='reference_rule',
-    choices=('max', 'mean'),
-    help='what several references give: reference_rule in Python (default: '
-    'max)',
-  )
-  group.add_argument(
-    '--max-length',
-    type=positive,
-    metavar='N',
-    help='tokens a text (FrugalScore: a pair); the rest is cut, and counted '
-    "(default: the model's, else 1024 of T5Score, 128 of FrugalScore, what an "
-    'encoder has positions for)',
-  )
-  group.add_argument(
-    '--batch-tokens',
-    type=positive,
-    metavar='N',
-    help='tokens computed at once on a device: bounds memory, does not change '
-    'scores',
-  )
-  group.add_argument(
-    '--num-partitions',
-    type=positive,
-    metavar='N',
-    help='devices of this process over which the weights are divided, for '
-    'models that one cannot hold; the others hold copies (default: 1)',
-  )
-  group.add_argument(
-    '--dtype',
-    choices=DTYPES,
-    help='number format of the computation (default: float32)',
-  )
-  group = parser.add_argument_group('T5Score')
-  group.add_argument(
-    '--direction',
-    choices=DIRECTIONS,
-    help='precision: reference to hypothesis; recall: hypothesis to reference; '
-    'f: mean of both; source: as f, with the source; ref_src: mean of all four '
-    "(default: the model's, else f)",
-  )
-  group.add_argument(
-    '--source-based',
-    action='store_true',
-    default=None,
-    help='use sources in place of references, with any direction',
-  )
-  group.add_argument(
-    '--remove-chinese-spaces',
-    action='store_true',
-    default=None,
-    help='remove spaces between Chinese characters of hypotheses',
-  )
-  if not tokens:
-    parser.set_defaults(token_log_probs=None)
-    return
-  group.add_argument(
-    '--tokens',
-    dest='token_log_probs',
-    action='store_true',
-    default=None,
-    help='write the log-probability of every target token as well (jsonl)',
-  )
+  groups = {'metrics with a model': base.COMMON_FLAGS, **registry.own_flags()}
+  for title, flags in groups.items():
+    group = parser.add_argument_group(title)
+    for option, given in flags.items():
+      if option == 'token_log_probs' and not tokens:
+        parser.set_defaults(token_log_probs=None)
+        continue
+      given = {'default': None, **given, 'dest': option}
+      if 'type' in given:
+        given['type'] = _TYPES[given['type']]
+        given.setdefault('metavar', 'N')
+      group.add_argument(*given.pop('flags'), **given)
+
+
+def _flags() -> dict[str, str]:
+  """The flag of each option that has one."""
+  declared = [base.COMMON_FLAGS, *registry.own_flags().values()]
+  return {
+    option: flag['flags'][0]
+    for flags in declared
+    for option, flag in flags.items()
+  }
 
 
 def metric_options(args: argparse.Namespace) -> dict[str, Any]:
   """The options of the metric that were given, by name.
 
   Raises:
-    UsageError: What was given can't go together, or -m is an encoder and no
+    UsageError: Arguments contradict each other, or -m is an encoder and no
       metric is named.
   """
   metric = getattr(args, 'metric', None)
   texts = [text.partition('=') for text in args.option]
   own = any(name == _MODEL for name, *_ in texts)
   _choose(args.model, metric, own)
+  flags = _flags()
   given = {
-    name: getattr(args, name)
-    for name in _FLAGS
-    if getattr(args, name) is not None
+    name: value
+    for name in flags
+    if (value := getattr(args, name, None)) is not None
   }
-  if args.source_based and args.direction == 'ref_src':
-    raise UsageError('--direction ref_src is never --source-based')
   # `-m comes` names the metric, so that its model is an option like others.
   has_model = metric is not None or (
     args.model is not None and not registry.is_metric(args.model)
@@ -183,7 +123,7 @@ def metric_options(args: argparse.Namespace) -> dict[str, Any]:
   for text, (name, equals, value) in zip(args.option, texts, strict=True):
     if not (name and equals):
       raise UsageError(f'--option takes NAME=VALUE, not {text!r}')
-    flag = _FLAGS.get(name, '-m' if name == _MODEL and has_model else None)
+    flag = flags.get(name, '-m' if name == _MODEL and has_model else None)
     if flag:
       raise UsageError(f'--option {name}: give {flag}')
     given[name] = literal(value)
@@ -197,7 +137,12 @@ def refuse(args: argparse.Namespace, why: str) -> None:
     args: The parsed arguments.
     why: What follows the option in the message.
   """
-  flags = {'model': '-m', 'metric': '--metric', 'option': '--option', **_FLAGS}
+  flags = {
+    'model': '-m',
+    'metric': '--metric',
+    'option': '--option',
+    **_flags(),
+  }
   _usage.refuse(args, flags, why, flags)
 
 
@@ -215,16 +160,16 @@ def load(
   """Loads the metric that -m and --metric mean.
 
   Args:
-    model: What -m says.
-    options: Options of the metric, as `metric_options` gives them; 'spread'
+    model: The value of -m.
+    options: Options of the metric, as `metric_options` returns them; 'spread'
       for many processes.
-    metric: What --metric says.
+    metric: The value of --metric.
 
   Raises:
     OSError: There is no such model.
     ValueError: The model is damaged.
     UsageError: There is no such metric, it has no such option, or an option
-      has a value that it can't have.
+      has an invalid value.
   """
   choice, given = _given(model, options, metric)
   with _explained(choice, metric):
@@ -251,9 +196,9 @@ def _explained(choice: registry.Choice, metric: str | None) -> Iterator[None]:
 def check(
   model: str | None, options: Mapping[str, Any], metric: str | None = None
 ) -> None:
-  """Finds out before the work what `load` would say, as far as that is cheap.
+  """Checks before the work, without loading, what is cheap to check.
 
-  Of the options' kinds, and of a model that is not there.
+  That is the options' types, and whether the model exists.
 
   Raises:
     FileNotFoundError: There is no such model.
@@ -306,7 +251,8 @@ def _check_flags(metric: str, given: Mapping[str, Any]) -> None:
     accepted = registry.options_of(metric)
   except registry.ChoiceError as error:
     raise UsageError(str(error)) from error
-  flags = [flag for name, flag in _FLAGS.items() if name in accepted]
+  every = _flags()
+  flags = [flag for name, flag in every.items() if name in accepted]
   for name in given:
     if name in accepted:
       continue
@@ -314,8 +260,8 @@ def _check_flags(metric: str, given: Mapping[str, Any]) -> None:
       raise UsageError(f'many processes are not for {metric}')
     if name == _MODEL:
       raise UsageError(f'-m is not for {metric}, which has no model')
-    if name in _FLAGS:
+    if name in every:
       raise UsageError(
-        f'{_FLAGS[name]} is not for {metric}'
+        f'{every[name]} is not for {metric}'
         + (f', which has {", ".join(flags)}' if flags else '')
       )

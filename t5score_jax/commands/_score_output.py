@@ -184,7 +184,7 @@ class Progress(Bar):
 
   def __enter__(self) -> Callable[[int, int], None] | None:
     told = super().__enter__()
-    if told is not None and hasattr(self._metric, 'progress'):
+    if told is not None and self._metric.num_parameters is not None:
       self._metric.progress = told
     return told
 

@@ -22,7 +22,7 @@ from t5score_jax.checkpoints import regressors
 from t5score_jax.data import files, instances
 from t5score_jax.data.records import Segment
 from t5score_jax.fitting import fit, text_cache
-from t5score_jax.inference import encoding, estimates
+from t5score_jax.inference import encoding, prediction
 from t5score_jax.inference.embedding import TextEmbedder
 
 PARTS = ('test', 'validation')
@@ -233,11 +233,13 @@ class CrossValidation:
     chosen = data.rows.of_records(rows)
     if self.encoding.form == 'vectors' and not self._fitting.epochs:
       layers = np.load(data.table.folder / 'vectors.npy', mmap_mode='r')
-      vectors = estimates.mixed(model, layers)
+      vectors = prediction.mixed(model, layers)
     else:
       vectors = self._embedded(model, data, chosen)
-    values = estimates.outputs(model, vectors, chosen)
-    return estimates.best_reference(values, chosen.record)
+    values = prediction.outputs(
+      model, vectors, chosen.hypothesis, chosen.source, chosen.reference
+    )
+    return prediction.over_references(values, chosen.record)
 
   def _embedded(
     self,

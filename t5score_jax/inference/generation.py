@@ -192,7 +192,8 @@ class Generator:
     shapes = [shape for _, shape in batches]
     with self.programs.compiling(self._compile, shapes) as programs:
       for chosen, shape in batches:
-        waiting.append((chosen, self._start(programs[shape], inputs, chosen, shape)))
+        results = self._start(programs[shape], inputs, chosen, shape)
+        waiting.append((chosen, results))
         if len(waiting) > _IN_FLIGHT:
           yield _fetched(*waiting.popleft())
     while waiting:

@@ -1,4 +1,4 @@
-"""What every metric is: a class that scores segments and signs its scores.
+"""The base class of metrics, their scores and their signatures.
 
 A new metric is one new file in this folder. It defines a class `Metric`, a
 subclass of the one here, with a name, `signature` and `score_segments`; the
@@ -15,18 +15,27 @@ file's name is the metric's name for `load_metric` and for `--metric`:
         values = [len(segment.hypothesis) for segment in segments]
         return base.Scores(values, self.signature())
 
-Higher means better, for every metric. Not for agreement with human judgments
-(`evaluation`).
+Higher means better, for every metric. A metric in another distribution is an
+entry point (`metrics/_declarations.py`). Agreement with human judgments is in
+`evaluation/`.
 """
 
 from __future__ import annotations
 
 import abc
 import collections
+import contextlib
 import dataclasses
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, ClassVar
+from collections.abc import (
+  Callable,
+  Collection,
+  Iterable,
+  Iterator,
+  Mapping,
+  Sequence,
+)
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
@@ -35,10 +44,15 @@ from t5score_jax.errors import OptionError
 from t5score_jax.evaluation import bootstrap
 from t5score_jax.version import format_signature
 
+if TYPE_CHECKING:
+  from typing_extensions import Self
+
 __all__ = [
+  'COMMON_FLAGS',
   'Corpus',
   'Metric',
   'OptionError',
+  'Progress',
   'Scores',
   'SystemScore',
   'check_choice',
@@ -51,7 +65,45 @@ __all__ = [
   'system_scores',
 ]
 
-#: As sacrebleu has it, so that intervals can be told apart from chance.
+#: Called with the number of items done and the number of all.
+Progress = Callable[[int, int], None]
+
+#: Flags of options that several metrics have; as `Metric.FLAGS`.
+COMMON_FLAGS: Mapping[str, Mapping[str, Any]] = {
+  'reference_rule': {
+    'flags': ('--several', '--multi-reference'),
+    'choices': ('max', 'mean'),
+    'help': 'how scores over several references are combined; reference_rule '
+    'in Python (default: max)',
+  },
+  'max_length': {
+    'flags': ('--max-length',),
+    'type': 'positive',
+    'help': 'tokens per text (FrugalScore: per pair); longer texts are cut, '
+    "and counted (default: the model's, else 1024 for T5Score, 128 for "
+    'FrugalScore, the positions of an encoder)',
+  },
+  'batch_tokens': {
+    'flags': ('--batch-tokens',),
+    'type': 'positive',
+    'help': 'tokens per batch on one device; bounds memory, does not change '
+    'scores',
+  },
+  'num_partitions': {
+    'flags': ('--num-partitions',),
+    'type': 'positive',
+    'help': 'devices of this process that share one copy of the weights, for '
+    'models that do not fit on one; the other devices hold replicas '
+    '(default: 1)',
+  },
+  'dtype': {
+    'flags': ('--dtype',),
+    'choices': ('float32', 'bfloat16'),
+    'help': 'number format of the computation (default: float32)',
+  },
+}
+
+#: sacrebleu's settings of the bootstrap.
 DEFAULT_RESAMPLES = 1000
 DEFAULT_SEED = 12345
 
@@ -72,7 +124,7 @@ class Corpus:
   aggregate: Callable[[np.ndarray], float]
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, repr=False)
 class Scores:
   """The scores of N segments, in their order.
 
@@ -125,6 +177,24 @@ class Scores:
   def __len__(self) -> int:
     return len(self.values)
 
+  def __iter__(self) -> Iterator[float]:
+    return iter(self.values.tolist())
+
+  def __repr__(self) -> str:
+    mean = f'mean={self.mean:.4f}, ' if len(self) else ''
+    return f'Scores(n={len(self)}, {mean}signature={self.signature!r})'
+
+  @property
+  def mean(self) -> float:
+    """The mean of the segments' scores.
+
+    Raises:
+      ValueError: There are no segments.
+    """
+    if not len(self):
+      raise ValueError('no segments: there is no mean')
+    return float(np.mean(self.values, dtype=np.float64))
+
   @property
   def cut(self) -> str:
     """How many texts were cut, in words with their share; '' for none."""
@@ -140,7 +210,7 @@ class Scores:
     if not len(self):
       raise ValueError('no segments: there is no system value')
     if self.corpus is None:
-      return float(np.mean(self.values, dtype=np.float64))
+      return self.mean
     return float(self.corpus.aggregate(self.corpus.statistics.sum(axis=0)))
 
 
@@ -168,21 +238,50 @@ class SystemScore:
 class Metric(abc.ABC):
   """A metric: scores segments, and signs the scores.
 
+  A pickled metric is made anew where it is loaded, from the arguments of its
+  constructor; what was assigned to its attributes later is lost.
+
+  The upper-case attributes are declarations, which `metrics/registry.py` reads
+  from the source of the class itself, without importing it: their values must
+  be literals, or module constants with literal values.
+
   Attributes:
     name: The name to show.
-    num_parameters: How many numbers the model behind it has; None for a metric
-      without a model.
-    VARIANTS: Options that a suffix of the metric's name stands for:
+    num_parameters: The number of parameters of the metric's model; None for a
+      metric without a model.
+    progress: Called with (items done, items in all) while scoring; None. Only
+      metrics with a model call it.
+    MODELS: The kinds of models (`checkpoints/kinds.py`) whose folder alone
+      means this metric.
+    READS: Further kinds that the metric reads when it is named.
+    VARIANTS: Options by suffix of the metric's name:
       `{'++': {'word_order': 2}}` in `chrf.py` makes `chrf++`.
+    FLAGS: Options that have a flag of their own, by name: `flags`, the flag
+      and its aliases, and arguments of `add_argument`; its `type` is
+      'positive', 'int', 'float' or 'str'.
   """
 
   name: str
   num_parameters: int | None = None
+  progress: Progress | None = None
+  MODELS: ClassVar[tuple[str, ...]] = ()
+  READS: ClassVar[tuple[str, ...]] = ()
   VARIANTS: ClassVar[Mapping[str, Mapping[str, Any]]] = {}
+  FLAGS: ClassVar[Mapping[str, Mapping[str, Any]]] = {}
+  _arguments: tuple[tuple[Any, ...], dict[str, Any]]
+
+  def __new__(cls, *args: Any, **options: Any) -> Self:
+    """Keeps the arguments, for pickling."""
+    metric = super().__new__(cls)
+    metric._arguments = args, options
+    return metric
+
+  def __reduce__(self) -> tuple[Any, ...]:
+    return _make, (type(self), *self._arguments)
 
   @abc.abstractmethod
   def signature(self) -> str:
-    """What the scores depend on; use `format_signature`."""
+    """The settings that the scores depend on; use `format_signature`."""
 
   @abc.abstractmethod
   def score_segments(self, segments: Sequence[Segment]) -> Scores:
@@ -204,8 +303,10 @@ class Metric(abc.ABC):
     hypotheses: Iterable[str],
     references: Iterable[str | Iterable[str]] | None = None,
     sources: Iterable[str] | None = None,
+    *,
+    progress: Progress | None = None,
   ) -> Scores:
-    """Scores hypotheses, one segment each.
+    """Scores hypotheses, one segment each; a metric can be called as well.
 
     Args:
       hypotheses: N texts: a list, generator, NumPy array, pandas column, ...
@@ -215,6 +316,8 @@ class Metric(abc.ABC):
         outer list always goes over the hypotheses; for lists that go over the
         references first, as sacrebleu takes them, give `zip(*references)`.)
       sources: N source texts.
+      progress: Called with (items done, items in all) in this call, by metrics
+        with a model.
 
     Returns:
       The N scores.
@@ -245,16 +348,33 @@ class Metric(abc.ABC):
         f'{len(texts)} hypotheses but {len(origins)} sources; there must be'
         ' one for each'
       )
-    return self.score_segments(
-      [
-        Segment(
-          hypothesis=text,
-          references=() if shared is None else shared[index],
-          source=None if origins is None else origins[index],
-        )
-        for index, text in enumerate(texts)
-      ]
-    )
+    segments = [
+      Segment(
+        hypothesis=text,
+        references=() if shared is None else shared[index],
+        source=None if origins is None else origins[index],
+      )
+      for index, text in enumerate(texts)
+    ]
+    with self._reporting(progress):
+      return self.score_segments(segments)
+
+  __call__ = score
+
+  @contextlib.contextmanager
+  def _reporting(self, progress: Progress | None) -> Iterator[None]:
+    before = self.progress
+    self.progress = progress or before
+    try:
+      yield
+    finally:
+      self.progress = before
+
+
+def _make(
+  kind: type[Metric], args: tuple[Any, ...], options: dict[str, Any]
+) -> Metric:
+  return kind(*args, **options)
 
 
 def _rows(values: Any, name: str) -> list[Any]:
@@ -326,7 +446,7 @@ def count_parameters(params: Any) -> int:
   return math.prod(params.shape)
 
 
-def check_choice(option: str, value: str, choices: Sequence[str]) -> None:
+def check_choice(option: str, value: str, choices: Collection[str]) -> None:
   """Raises OptionError unless an option has one of its values."""
   if value not in choices:
     raise OptionError(f'{option} {value!r}: use one of {", ".join(choices)}')

@@ -56,6 +56,7 @@ class Metric(base.Metric):
   """
 
   name = 'BERTScore'
+  READS = ('encoder', 'miniature')
 
   def __init__(
     self,
@@ -118,7 +119,6 @@ class Metric(base.Metric):
       None if baseline is None else read_baseline(baseline, self.layer)
     )
     self.reference_rule = reference_rule
-    self.progress: encoding.Progress | None = None
     self._width = bundle.config.emb_dim
     self.num_parameters = base.count_parameters(bundle.params)
     self._model = token_states.identity(bundle.name, bundle)

@@ -8,7 +8,6 @@ score counts. An empty hypothesis scores 0.
 
 from __future__ import annotations
 
-import types
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
@@ -21,9 +20,9 @@ from t5score_jax.metrics import _sacrebleu
 class Metric(_sacrebleu.CountingMetric):
   """chrF, from 0 to 100."""
 
-  VARIANTS: ClassVar[Mapping[str, Mapping[str, Any]]] = types.MappingProxyType(
-    {'++': {'word_order': 2}}
-  )
+  VARIANTS: ClassVar[Mapping[str, Mapping[str, Any]]] = {
+    '++': {'word_order': 2}
+  }
 
   def __init__(
     self,

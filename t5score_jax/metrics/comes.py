@@ -11,25 +11,22 @@ Not here: the network (``nn/heads.py``), nor how texts become vectors
 
 from __future__ import annotations
 
-import functools
+import dataclasses
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-import jax
 import numpy as np
 
 from t5score_jax.checkpoints import kinds, regressors
 from t5score_jax.checkpoints.formats import comet
 from t5score_jax.data.records import Segment
 from t5score_jax.errors import OptionError
-from t5score_jax.inference import embedding, encoding
+from t5score_jax.inference import embedding, prediction
 from t5score_jax.metrics import _token_states as token_states
 from t5score_jax.metrics import base
-from t5score_jax.nn import heads
 
 MEAN = 'mean'
-_ROWS = 4096
 
 
 class Metric(base.Metric):
@@ -40,6 +37,7 @@ class Metric(base.Metric):
   """
 
   name = 'COMES'
+  MODELS = ('estimator', 'comet')
 
   def __init__(
     self,
@@ -100,9 +98,11 @@ class Metric(base.Metric):
     self.output = output
     self.outputs = outputs
     self.reference_rule = reference_rule
-    self.progress: encoding.Progress | None = None
     self._config = found.config
-    self._head = {'estimator': found.params['estimator']}
+    # The head alone: the encoder's weights lie on the devices.
+    self._regressor = dataclasses.replace(
+      found, params={'estimator': found.params['estimator']}
+    )
     if max_length is None:
       max_length = found.settings.get('max_length')
     if windows is None:
@@ -157,26 +157,25 @@ class Metric(base.Metric):
     """Scores segments; every output of the model is a component."""
     base.require_sources(segments, self.name)
     observed: dict[str, object] = {}
-    references: list[tuple[str, ...]] = [('',)] * len(segments)
+    texts = [s.hypothesis for s in segments]
+    texts += [s.source or '' for s in segments]
+    count = len(segments)
+    # One instance a reference: hypotheses, sources and references are rows of
+    # the vectors.
+    owners, references = np.arange(count), None
     if self._config.reference:
       observed['nrefs'] = base.require_references(segments, self.name)
       observed['refs'] = self.reference_rule
-      references = [segment.references for segment in segments]
-    texts = [s.hypothesis for s in segments] + [
-      s.source or '' for s in segments
-    ]
-    if self._config.reference:
-      texts += [text for several in references for text in several]
+      owners = np.repeat(owners, [len(s.references) for s in segments])
+      references = 2 * count + np.arange(len(owners))
+      texts += [text for s in segments for text in s.references]
     found = self._encoder.vectors(texts, self.progress)
-    vectors = found.values
-    count = len(segments)
-    owners = np.repeat(np.arange(count), [len(r) for r in references])
-    values = self._estimate(
-      vectors[:count][owners],
-      vectors[count : 2 * count][owners],
-      vectors[2 * count :] if self._config.reference else None,
+    values = prediction.outputs(
+      self._regressor, found.values, owners, count + owners, references
     )
-    chosen = self._reduce(values, owners, count)
+    chosen = prediction.over_references(
+      values.astype(np.float64), owners, self.reference_rule
+    )
     scores = chosen.mean(1)
     if self.output != MEAN:
       scores = chosen[:, self.outputs.index(self.output)]
@@ -193,43 +192,6 @@ class Metric(base.Metric):
       notes=_notes(found),
     )
 
-  def _estimate(
-    self,
-    hypotheses: np.ndarray,
-    sources: np.ndarray,
-    references: np.ndarray | None,
-  ) -> np.ndarray:
-    """Outputs, float64 [rows, outputs]."""
-    found = []
-    for start in range(0, len(hypotheses), _ROWS):
-      part = slice(start, start + _ROWS)
-      rows = len(hypotheses[part])
-      size = _ROWS if len(hypotheses) > _ROWS else 1 << (rows - 1).bit_length()
-      padding = ((0, size - rows), (0, 0))
-      arrays = [
-        np.pad(a[part], padding)
-        for a in (hypotheses, sources, references)
-        if a is not None
-      ]
-      result = _estimate(self._config, self._head, *arrays)
-      found.append(np.asarray(result, np.float64)[:rows])
-    width = len(self.outputs)
-    return np.concatenate(found) if found else np.zeros((0, width))
-
-  def _reduce(
-    self, values: np.ndarray, owners: np.ndarray, count: int
-  ) -> np.ndarray:
-    """The best reference's outputs, or their mean: [count, outputs]."""
-    combine = np.maximum if self.reference_rule == 'max' else np.add
-    starts = np.searchsorted(owners, np.arange(count))
-    if not count:
-      return values
-    # Each output has its own best reference.
-    reduced = combine.reduceat(values, starts, axis=0)
-    if self.reference_rule == 'mean':
-      reduced = reduced / np.bincount(owners, minlength=count)[:, None]
-    return np.asarray(reduced)
-
 
 def _notes(found: embedding.TextVectors) -> tuple[str, ...]:
   if not found.windowed:
@@ -237,13 +199,6 @@ def _notes(found: embedding.TextVectors) -> tuple[str, ...]:
   return (
     f'{base.share(found.windowed, found.texts)} were read in several windows',
   )
-
-
-@functools.partial(jax.jit, static_argnums=0)
-def _estimate(config, params, hypothesis, source, reference=None):
-  # Products in less than float32 are what accelerators do unless told.
-  with jax.default_matmul_precision('float32'):
-    return heads.predict(params, config, hypothesis, source, reference)
 
 
 def load(

@@ -35,6 +35,7 @@ class Metric(base.Metric):
   """
 
   name = 'FrugalScore'
+  MODELS = ('miniature',)
 
   def __init__(
     self,
@@ -72,7 +73,6 @@ class Metric(base.Metric):
     )
     found = load(model)
     self.reference_rule = reference_rule
-    self.progress: encoding.Progress | None = None
     if max_length is None:
       usual = min(cross_encoders.MAX_LENGTH, found.config.max_length)
       max_length = int(found.settings.get('max_length', usual))

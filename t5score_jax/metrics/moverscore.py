@@ -46,6 +46,7 @@ class Metric(base.Metric):
   """
 
   name = 'MoverScore'
+  READS = ('encoder', 'miniature')
 
   def __init__(
     self,
@@ -107,7 +108,6 @@ class Metric(base.Metric):
     self.version = version
     self.ngram = ngram
     self.reference_rule = reference_rule
-    self.progress: encoding.Progress | None = None
     self._width = bundle.config.emb_dim * len(self._encoder.layers)
     self.num_parameters = base.count_parameters(bundle.params)
     self._model = token_states.identity(bundle.name, bundle)

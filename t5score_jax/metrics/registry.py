@@ -1,8 +1,8 @@
-"""Which metric a name or a model's folder means, and how it is loaded.
+"""Resolves names and model folders to metrics, and loads them.
 
-A metric is a file of this folder, found by its name; a model's folder says by
-itself what it is. Nothing here imports JAX before a metric is loaded that
-needs it.
+A metric is a file of this folder or an entry point, found by its name; which
+models it reads it declares itself (`metrics/_declarations.py`). Nothing here
+imports JAX before a metric that needs it is loaded.
 """
 
 from __future__ import annotations
@@ -10,47 +10,24 @@ from __future__ import annotations
 import dataclasses
 import difflib
 import functools
-import importlib
 import inspect
 import os
-import pkgutil
-import typing
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from t5score_jax import metrics
 from t5score_jax.checkpoints import kinds
 from t5score_jax.errors import OptionError, T5ScoreError
+from t5score_jax.metrics import _declarations as declarations
+from t5score_jax.metrics import base
 from t5score_jax.runtime import validation
-
-if typing.TYPE_CHECKING:
-  from t5score_jax.metrics.base import Metric
 
 DEFAULT_MODEL = 't5score-tiny'
 
 _T5SCORE = 't5score'
-_METRIC_OF_KIND = {
-  kinds.REGRESSOR: 'comes',
-  kinds.COMET: 'comes',
-  kinds.CROSS_ENCODER: 'frugalscore',
-}
-# Kinds of models by metric; a metric that is not here reads what it likes, and
-# so does each of a folder of no known kind (T5X's, Hugging Face's T5).
-_READS = {
-  't5score': (kinds.BUNDLE,),
-  'comes': (kinds.REGRESSOR, kinds.COMET),
-  'frugalscore': (kinds.CROSS_ENCODER,),
-  'bertscore': (kinds.ENCODER, kinds.CROSS_ENCODER),
-  'moverscore': (kinds.ENCODER, kinds.CROSS_ENCODER),
-}
-# Flags of the command line that are called otherwise than their options.
-_FLAGS = {'several': 'reference_rule', 'tokens': 'token_log_probs'}
-#: Metrics that stand on an encoder without a head of its own.
-_ON_ENCODERS = ('bertscore', 'moverscore')
 
 
 class ChoiceError(T5ScoreError, ValueError):
-  """It is not clear which metric is meant; the message says why."""
+  """No metric, or several, could be meant; the message says why."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -58,8 +35,8 @@ class Choice:
   """A metric and its model.
 
   Attributes:
-    metric: for ``load_metric``.
-    model: its option ``model``; None for the metric's own default, and for
+    metric: The name of the metric, for `load_metric`.
+    model: Its option `model`; None for the metric's own default, and for
       metrics without a model.
   """
 
@@ -77,28 +54,27 @@ def choose(
   metric: str | None = None,
   has_model: bool = False,
 ) -> Choice:
-  """Finds out which metric is meant.
+  """Resolves a model and the name of a metric.
 
   Args:
-    model: the name of an embedded model, or a path; where ``metric`` is None,
-      the name of a metric as well. A ``Path`` is always a path. A folder that
-      holds an estimator or a COMET checkpoint means COMES, a miniature
-      FrugalScore, any other T5Score.
-    metric: the metric's name; None finds it out.
-    has_model: whether an option names the model, so that a metric's name can
+    model: The name of an embedded model, or a path; where `metric` is None,
+      the name of a metric as well. A `Path` is always a path. A folder means
+      the metric that declares its kind in `MODELS`, or else T5Score.
+    metric: The metric's name; None derives it from the model.
+    has_model: Whether an option names the model, so that a metric's name can
       mean nothing else.
 
   Returns:
-    The choice; T5Score with its default model where nothing is said.
+    The choice; T5Score with its default model where nothing is given.
 
   Raises:
-    ChoiceError: an encoder's folder, which does not say what to do with it; a
-      metric's name that is the name of a model's folder as well; or no metric
-      has such a name.
+    ChoiceError: The folder is an encoder's, which several metrics read; a
+      metric's name is the name of a model's folder as well; or no metric has
+      such a name.
   """
   name = None if model is None else _spelt(model)
   if metric is not None:
-    _stem(metric)
+    _source(metric)
     return Choice(metric, name)
   if name is None:
     return Choice(_T5SCORE, DEFAULT_MODEL)
@@ -111,17 +87,25 @@ def choose(
   try:
     kind = kinds.of(kinds.folder(name))
   except FileNotFoundError:
-    kind = ''  # T5Score says what there is.
-  if kind == kinds.ENCODER:
+    kind = ''  # T5Score reports what there is.
+  meant = [m for m, d in _declared().items() if kind in d.MODELS]
+  readers = [m for m, d in _declared().items() if kind in d.READS]
+  if readers and not meant:
     raise ChoiceError(
-      f'{name}: an encoder, on which several metrics can stand; choose '
-      f'--metric {" or --metric ".join(_ON_ENCODERS)}'
+      f'{name}: {kinds.WORDS[kind]}, which several metrics read; choose '
+      f'--metric {" or --metric ".join(readers)}'
     )
-  return Choice(_METRIC_OF_KIND.get(kind, _T5SCORE), name)
+  return Choice((meant or [_T5SCORE])[0], name)
+
+
+def _declared() -> dict[str, declarations.Declared]:
+  return {
+    name: source.declared() for name, source in declarations.sources().items()
+  }
 
 
 def _spelt(model: str | os.PathLike[str]) -> str:
-  """What a text would say: a path without a folder is no name."""
+  """The text that means the same: a path without a folder is no name."""
   text = os.fspath(model)
   if isinstance(model, str) or os.path.dirname(text):
     return text
@@ -129,7 +113,7 @@ def _spelt(model: str | os.PathLike[str]) -> str:
 
 
 def _check_one_meaning(name: str) -> None:
-  """Raises ChoiceError for a metric's name that may mean a model."""
+  """Raises ChoiceError for a metric's name that could mean a model."""
   if kinds.looks_like_a_model(name):
     raise ChoiceError(
       f'{name}: the name of a metric, and here of a folder with a model; give '
@@ -148,7 +132,7 @@ def _check_one_meaning(name: str) -> None:
 
 
 def is_metric(name: str) -> bool:
-  """Whether a name means a metric, not a model of T5Score's or another's."""
+  """Whether a name means a metric, not a model."""
   if '/' in name or name in kinds.embedded():
     return False
   stems = {_plain(file) for file in available_metrics()}
@@ -162,11 +146,11 @@ def load(
   model: str | os.PathLike[str] | None = None,
   metric: str | None = None,
   **options: Any,
-) -> Metric:
-  """Loads the metric that a name, a folder or both mean, see ``choose``.
+) -> base.Metric:
+  """Loads the metric that a name, a folder or both mean; see `choose`.
 
   Raises:
-    ValueError: There is no such metric, or an option can't have its value.
+    ValueError: There is no such metric, or an option has an invalid value.
     TypeError: The metric has no such option.
     FileNotFoundError: There is no such model.
   """
@@ -174,17 +158,31 @@ def load(
   return load_metric(choice.metric, **choice.options, **options)
 
 
-def available_metrics() -> list[str]:
-  """The names of the metrics, without their variants: this folder's files."""
-  return sorted(
-    module.name
-    for module in pkgutil.iter_modules(metrics.__path__)
-    if module.name != 'base' and not module.name.startswith('_')
-  )
+def available_metrics(without_model: bool = False) -> list[str]:
+  """Lists the names of the metrics, without their variants.
+
+  Args:
+    without_model: Whether to list only those that read no model.
+  """
+  return [
+    name
+    for name, declared in _declared().items()
+    if not (without_model and declared.kinds)
+  ]
 
 
-def load_metric(name: str, **options: Any) -> Metric:
-  """Loads a metric by its name, which is that of its file.
+def readers(kind: str) -> list[str]:
+  """The metrics that read models of a kind."""
+  return [name for name, d in _declared().items() if kind in d.kinds]
+
+
+def own_flags() -> dict[str, Mapping[str, Mapping[str, Any]]]:
+  """The flags that metrics declare, `base.Metric.FLAGS`, by metric."""
+  return {name: d.FLAGS for name, d in _declared().items() if d.FLAGS}
+
+
+def load_metric(name: str, **options: Any) -> base.Metric:
+  """Loads a metric by its name, which is that of its file or entry point.
 
   A name may end in one of the metric's variants: `chrf++` is `chrf` with
   `word_order=2`, `rouge-2` is `rouge` with `variant='2'`. Case and hyphens
@@ -198,12 +196,12 @@ def load_metric(name: str, **options: Any) -> Metric:
     The metric.
 
   Raises:
-    OptionError: An option has a value that it can't have.
+    OptionError: An option has an invalid value.
     ValueError: There is no such metric or variant, or the model is damaged.
     TypeError: The metric has no such option.
   """
-  made: Metric = _find(name)[0](**checked_options(name, options))
-  return made
+  metric: base.Metric = _find(name)[0](**checked_options(name, options))
+  return metric
 
 
 def checked_options(name: str, options: Mapping[str, Any]) -> dict[str, Any]:
@@ -213,36 +211,48 @@ def checked_options(name: str, options: Mapping[str, Any]) -> dict[str, Any]:
   for option in options:
     if option not in accepted:
       close = difflib.get_close_matches(option, accepted, 1)
-      meant = _FLAGS.get(option) or next(iter(close), '')
+      meant = _option_of_flag(name, option) or next(iter(close), '')
       hint = f' Did you mean {meant!r}?' if meant in accepted else ''
       raise TypeError(
         f'metric {name!r} has no option {option!r}.{hint} It has '
         + (', '.join(accepted) if accepted else 'none')
       )
-  found = validation.check_arguments(
+  checked = validation.check_arguments(
     kind,
     options,
     OptionError,
     lambda option, value: f'option {option}={value} of {name}',
   )
-  check_kind(name, found.get('model'))
-  return {**variant, **found}
+  check_kind(name, checked.get('model'))
+  return {**variant, **checked}
+
+
+def _option_of_flag(metric: str, word: str) -> str | None:
+  """The option whose flag is called like a word: 'several'."""
+  flags = {**base.COMMON_FLAGS, **_source(metric)[0].declared().FLAGS}
+  for option, flag in flags.items():
+    if '--' + word.replace('_', '-') in flag['flags']:
+      return option
+  return None
 
 
 def check_kind(metric: str, model: str | os.PathLike[str] | None) -> None:
-  """Raises OptionError for a model of a kind that other metrics read."""
-  reads = _READS.get(_stem(metric)[0])
-  if not model or reads is None:
+  """Raises OptionError for a model of a kind that only other metrics read.
+
+  A metric without declarations reads any model, and every metric may read
+  folders of no known kind (T5X's, Hugging Face's T5).
+  """
+  reads = _source(metric)[0].declared().kinds
+  if not model or not reads:
     return
   try:
     kind = kinds.of(kinds.folder(model))
   except FileNotFoundError:
-    return  # The metric says what there is.
+    return  # The metric reports what there is.
   if kind and kind not in reads:
-    others = [name for name, those in _READS.items() if kind in those]
     raise OptionError(
       f'{os.fspath(model)}: {kinds.WORDS[kind]}, which {metric} does not read; '
-      f'{" and ".join(others)} can (--metric)'
+      f'{" and ".join(readers(kind))} can (--metric)'
     )
 
 
@@ -268,31 +278,41 @@ def _parameters(kind: type) -> dict[str, Any]:
 
 def _find(name: str) -> tuple[Any, Mapping[str, Any]]:
   """A metric's class, and the options that its variant stands for."""
-  stem, known = _stem(name)
-  kind = importlib.import_module(f't5score_jax.metrics.{known[stem]}').Metric
+  source, stem = _source(name)
+  try:
+    kind = source.load()
+  except (ImportError, AttributeError) as error:
+    if source.module.startswith('t5score_jax.'):
+      raise
+    raise ChoiceError(
+      f'metric {source.name!r}: its entry point {source.module}:'
+      f'{source.attribute} cannot be imported: {error}'
+    ) from error
   variant = _plain(name)[len(stem) :]
   if variant and variant not in kind.VARIANTS:
     variants = [stem + suffix for suffix in kind.VARIANTS]
-    close = difflib.get_close_matches(_plain(name), [*known, *variants], 1)
-    raise ChoiceError(_unknown(name, close, [*known.values(), *variants]))
+    names = [*declarations.sources(), *variants]
+    raise ChoiceError(_unknown(name, names))
   return kind, kind.VARIANTS[variant] if variant else {}
 
 
-def _stem(name: str) -> tuple[str, dict[str, str]]:
-  """The metric that a name begins with; files by what all are called."""
-  known = {_plain(file): file for file in available_metrics()}
-  stems = [stem for stem in known if _plain(name).startswith(stem)]
-  if not stems:
-    close = difflib.get_close_matches(_plain(name), known, 1)
-    raise ChoiceError(_unknown(name, close, known.values()))
-  return max(stems, key=len), known
+def _source(name: str) -> tuple[declarations.Source, str]:
+  """The metric that a name begins with, and that beginning in plain form."""
+  stems = {_plain(n): source for n, source in declarations.sources().items()}
+  fitting = [stem for stem in stems if _plain(name).startswith(stem)]
+  if not fitting:
+    raise ChoiceError(_unknown(name, declarations.sources()))
+  stem = max(fitting, key=len)
+  return stems[stem], stem
 
 
-def _unknown(name: str, close: list[str], known: Iterable[str]) -> str:
+def _unknown(name: str, known: Iterable[str]) -> str:
+  plain = {_plain(one): one for one in known}
+  close = difflib.get_close_matches(_plain(name), plain, 1)
   return (
     f'no metric {name!r};'
-    + (f' did you mean {close[0]!r}?' if close else '')
-    + f' There are: {", ".join(known)}'
+    + (f' did you mean {plain[close[0]]!r}?' if close else '')
+    + f' There are: {", ".join(plain.values())}'
   )
 
 

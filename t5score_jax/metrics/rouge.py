@@ -13,7 +13,6 @@ these (`zh`, `char`, `intl`, ...).
 from __future__ import annotations
 
 import importlib.metadata
-import types
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar
 
@@ -29,9 +28,13 @@ from t5score_jax.metrics import base
 class Metric(base.Metric):
   """ROUGE, from 0 to 1."""
 
-  VARIANTS: ClassVar[Mapping[str, Mapping[str, Any]]] = types.MappingProxyType(
-    {variant.lower(): {'variant': variant} for variant in '1234L'}
-  )
+  VARIANTS: ClassVar[Mapping[str, Mapping[str, Any]]] = {
+    '1': {'variant': '1'},
+    '2': {'variant': '2'},
+    '3': {'variant': '3'},
+    '4': {'variant': '4'},
+    'l': {'variant': 'L'},
+  }
 
   def __init__(
     self, variant: str = 'L', stemmer: bool = False, tokenize: str = 'rouge'

@@ -26,16 +26,30 @@ import os
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any, ClassVar
 
 import numpy as np
 
 from t5score_jax.checkpoints import bundle as bundles
 from t5score_jax.checkpoints import loading
 from t5score_jax.data.records import Segment
+from t5score_jax.errors import OptionError
 from t5score_jax.inference import scoring
 from t5score_jax.metrics import base
 
-DIRECTIONS = ('f', 'precision', 'recall', 'source', 'ref_src')
+#: Each direction's terms, as (input, target) fields of a segment.
+DIRECTIONS = {
+  'f': (('reference', 'hypothesis'), ('hypothesis', 'reference')),
+  'precision': (('reference', 'hypothesis'),),
+  'recall': (('hypothesis', 'reference'),),
+  'source': (('source', 'hypothesis'), ('hypothesis', 'source')),
+  'ref_src': (
+    ('reference', 'hypothesis'),
+    ('hypothesis', 'reference'),
+    ('source', 'hypothesis'),
+    ('hypothesis', 'source'),
+  ),
+}
 REFERENCE_RULES = ('max', 'mean')
 
 # Ideographs with their punctuation and full-width forms.
@@ -46,7 +60,15 @@ _CHINESE = (
 _CHINESE_SPACE = re.compile(rf'(?<={_CHINESE})\s+(?={_CHINESE})')
 
 
-@dataclasses.dataclass(frozen=True)
+def _check_sources(direction: str | None, source_based: bool) -> None:
+  if source_based and direction == 'ref_src':
+    raise OptionError(
+      'direction ref_src reads references and sources, source_based '
+      '(--source-based) only sources; leave one of them out'
+    )
+
+
+@dataclasses.dataclass(frozen=True, repr=False)
 class Scores(base.Scores):
   """As every metric's scores, with those of single tokens on request.
 
@@ -67,6 +89,32 @@ class Metric(base.Metric):
   """
 
   name = 'T5Score'
+  MODELS = ('bundle',)
+  FLAGS: ClassVar[Mapping[str, Mapping[str, Any]]] = {
+    'direction': {
+      'flags': ('--direction',),
+      'choices': DIRECTIONS,
+      'help': 'precision: reference to hypothesis; recall: hypothesis to '
+      'reference; f: mean of both; source: as f, with the source; ref_src: '
+      "mean of all four (default: the model's, else f)",
+    },
+    'source_based': {
+      'flags': ('--source-based',),
+      'action': 'store_true',
+      'help': 'use sources in place of references, with any direction but '
+      'ref_src',
+    },
+    'remove_chinese_spaces': {
+      'flags': ('--remove-chinese-spaces',),
+      'action': 'store_true',
+      'help': 'remove spaces between Chinese characters of hypotheses',
+    },
+    'token_log_probs': {
+      'flags': ('--tokens',),
+      'action': 'store_true',
+      'help': 'also write the log-probability of every target token (jsonl)',
+    },
+  }
 
   def __init__(
     self,
@@ -118,22 +166,18 @@ class Metric(base.Metric):
     base.check_choice('dtype', dtype, scoring.DTYPES)
     if direction is not None:
       base.check_choice('direction', direction, DIRECTIONS)
+    _check_sources(direction, source_based)
     bundle = loading.load_model(model)
     direction = direction or bundle.settings.get('direction', 'f')
     base.check_choice('direction', direction, DIRECTIONS)
     if direction == 'source':
       direction, source_based = 'f', True
-    if source_based and direction == 'ref_src':
-      raise ValueError(
-        "direction 'ref_src' uses references and sources, source_based only "
-        'sources; leave one of them out'
-      )
+    _check_sources(direction, source_based)
     self.direction = direction
     self.source_based = source_based
     self.reference_rule = reference_rule
     self.remove_chinese_spaces = remove_chinese_spaces
     self.token_log_probs = token_log_probs
-    self.progress: scoring.Progress | None = None
     self._lowercase = bool(bundle.settings.get('lowercase', False))
     self._scorer = scoring.Scorer(
       bundle,

@@ -24,25 +24,12 @@ from t5score_jax.errors import T5ScoreError
 from t5score_jax.evaluation import correlation, darr
 from t5score_jax.inference import scoring
 from t5score_jax.inputs import datasets, shares
+from t5score_jax.metrics import t5score
 from t5score_jax.nn import t5
 from t5score_jax.runtime import processes
 from t5score_jax.training import state as states
 
 PyTree = Any
-
-# What is averaged, as (input, target) fields of a segment.
-DIRECTIONS = {
-  'precision': (('reference', 'hypothesis'),),
-  'recall': (('hypothesis', 'reference'),),
-  'f': (('reference', 'hypothesis'), ('hypothesis', 'reference')),
-  'source': (('source', 'hypothesis'), ('hypothesis', 'source')),
-  'ref_src': (
-    ('reference', 'hypothesis'),
-    ('hypothesis', 'reference'),
-    ('source', 'hypothesis'),
-    ('hypothesis', 'source'),
-  ),
-}
 
 
 class EvaluatorError(T5ScoreError, ValueError):
@@ -96,10 +83,10 @@ class JudgmentEvaluator:
     Raises:
       EvaluatorError: No segment has the rating and the texts.
     """
-    if direction not in DIRECTIONS:
+    if direction not in t5score.DIRECTIONS:
       raise EvaluatorError(
         f'evaluator {name}: direction {direction!r}: use one of '
-        f'{sorted(DIRECTIONS)}'
+        f'{sorted(t5score.DIRECTIONS)}'
       )
     where = f'evaluator {name}'
     if isinstance(segments, str | os.PathLike):
@@ -112,7 +99,7 @@ class JudgmentEvaluator:
     if not rated:
       raise EvaluatorError(f'{where}: no segment has the rating {rating!r}')
     self.name = name
-    self._directions = DIRECTIONS[direction]
+    self._directions = t5score.DIRECTIONS[direction]
     self._pairs = [
       (_text(s, a, where, lowercase), _text(s, b, where, lowercase))
       for a, b in self._directions

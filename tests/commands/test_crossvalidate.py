@@ -17,7 +17,7 @@ from t5score_jax.checkpoints.formats.huggingface import encoders
 from t5score_jax.data import instances, records
 from t5score_jax.evaluation import dimensions
 from t5score_jax.fitting import crossvalidation, text_cache
-from t5score_jax.inference import estimates
+from t5score_jax.inference import prediction
 from t5score_jax.metrics import comes
 from t5score_jax.training import stopping
 
@@ -333,7 +333,7 @@ def _write_unrated(folder):
 
 def test_best_reference():
   values = np.array([[1, 5], [3, 2], [0, 0], [-1, -4], [-2, -3]], float)
-  found = estimates.best_reference(values, np.array([0, 0, 4, 7, 7]))
+  found = prediction.over_references(values, np.array([0, 0, 4, 7, 7]))
   assert found.tolist() == [[3, 5], [0, 0], [-1, -3]]
 
 
