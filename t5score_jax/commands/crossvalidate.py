@@ -1,4 +1,4 @@
-"""`t5score crossvalidate`: COMES on a corpus, each document by a model apart.
+"""`t5score crossvalidate`: cross-validates COMES on a corpus.
 
 Reads records and gin's configuration, hands both to
 `fitting/crossvalidation.py`, writes the joined predictions and prints a table.
@@ -28,17 +28,16 @@ from t5score_jax.data import tables as data_tables
 from t5score_jax.evaluation import dimensions
 from t5score_jax.evaluation.reports import tables
 
-SUMMARY = 'train an estimator in folds and judge every document by another'
+SUMMARY = 'cross-validate a regressor (COMES) on rated records'
 
 PREDICTED = 'predicted_'
 
 _DESCRIPTION = """
-Cross-validates an estimator on records that people rated (COMES, 2022): divides
-documents into folds, trains a model for each on the others, stops it early on
-the next fold, and lets it judge its own. A row is a judgment: those of one
-output by several people are rows of their own, and every reference makes
-another instance. At test the best reference counts, for each output of the
-model.
+Cross-validates a regressor on rated records (COMES, 2022): divides documents
+into folds, trains a model for each fold on the others, stops it early on the
+next fold, and scores its own. A row is a judgment: each annotator's judgment of
+an output is a row of its own, and every reference makes another instance. At
+test the best reference counts, for each output of the model.
 
 The configuration is that of `t5score train`; MODEL_DIR, ARRAYS,
 VALIDATION_ARRAYS and TEXTS are set here, ENCODER_PATH is yours. Recipes that
@@ -47,16 +46,16 @@ each distinct text once, for all folds; with FINE_TUNE_EPOCHS above 0 the whole
 network is trained afterwards (runs/comes_fine_tune.gin).
 
 WORK keeps everything: the texts, and for each fold its arrays, its runs and
-fold_K/model, an estimator for `t5score score --metric comes -m
-WORK/fold_K/model`. The same command, given again, goes on where it was stopped.
+fold_K/model, a regressor for `t5score score --metric comes -m
+WORK/fold_K/model`. Repeat the command to resume a stopped run.
 
 Writes a line for each output of a system: ids, the mean of each rating, the
-prediction `predicted_NAME`, and the fold whose model it was. Prints Kendall's
-tau of systems' means with people's; a system that nobody rated in a dimension
-is left out of its tau, and a note says so.
+prediction `predicted_NAME`, and the fold of the predicting model. Prints
+Kendall's tau of the systems' mean predictions with their mean ratings; a system
+without ratings in a dimension is left out of its tau, and a note reports it.
 
-Choose settings with --part validation, which judges every document by the model
-that stopped by it, and leaves the test alone.
+Choose settings with --part validation: every document is scored by the model
+that was selected on it, and the test part is not used.
 """
 
 _EXAMPLES = """
@@ -71,7 +70,7 @@ examples:
       --metrics predicted_coherence --level system --stat kendall
 
 exit code: 0 done; 1 the run failed; 2 the command line or configuration is
-wrong; 75 SIGTERM, 130 Ctrl-C: the same command goes on
+wrong; 75 SIGTERM, 130 Ctrl-C: the same command resumes the run
 """
 
 
@@ -93,7 +92,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     '--by',
     default='document',
     metavar='FIELD',
-    help='what is never divided between folds: document, segment, system, '
+    help='the field kept within one fold: document, segment, system, '
     'language_pair or source (default: %(default)s)',
   )
   parser.add_argument(
@@ -114,7 +113,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     '--part',
     choices=('test', 'validation'),
     default='test',
-    help='which documents a fold judges (default: %(default)s)',
+    help='the part of the documents that each model scores (default: '
+    '%(default)s)',
   )
   parser.add_argument(
     '--also',
@@ -122,7 +122,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     action='append',
     default=[],
     metavar=('RATING', 'FILE'),
-    help='other records, which every model judges; prints mean and deviation '
+    help='other records, which every model scores; prints mean and deviation '
     'over folds of the agreement with RATING, and writes WORK/also_FILE.jsonl; '
     'NAME=VALUE after FILE as for --input; repeatable',
   )
@@ -130,7 +130,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     '--work',
     required=True,
     metavar='FOLDER',
-    help='where models and what leads to them are kept',
+    help='folder of the models and their training',
   )
   parser.add_argument(
     '--texts',
@@ -152,7 +152,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     help='of what is printed (default: %(default)s)',
   )
   parser.add_argument(
-    '--quiet', action='store_true', help='the table and errors only'
+    '--quiet', action='store_true', help='print only the table and errors'
   )
 
 
@@ -168,7 +168,7 @@ def _run(args: argparse.Namespace) -> str:
 
   ratings = tuple(_score_files.split_names(args.ratings))
   try:
-    question = crossvalidation.Question(
+    config = crossvalidation.Config(
       ratings, args.by, args.folds, args.seed, args.part
     )
     source = _record_files.parse(args.input, '--input')
@@ -188,7 +188,7 @@ def _run(args: argparse.Namespace) -> str:
   with _score_output.Bar('encoding', args.quiet) as progress:
     validation = crossvalidation.CrossValidation(
       segments,
-      question,
+      config,
       args.work,
       _gin.phases(args),
       texts=args.texts,
@@ -266,15 +266,15 @@ def _write_ids(
 
 
 def _render(args: argparse.Namespace, validation: Any, found: Any) -> str:
-  question = validation.question
+  config = validation.config
   notes = [found.table.about()]
   values, systems = dimensions.system_kendall(
-    found.segments, question.ratings, found.values, notes.append
+    found.segments, config.ratings, found.values, notes.append
   )
   return tables.render_values(
-    f"Kendall's tau of {systems} systems' means, {question.folds} folds by "
-    f'{question.by} (seed {question.seed}), {question.part} documents',
-    [*question.ratings, 'mean'],
+    f"Kendall's tau of {systems} systems' means, {config.folds} folds by "
+    f'{config.by} (seed {config.seed}), {config.part} documents',
+    [*config.ratings, 'mean'],
     [validation.encoding.name],
     [[*values, values.mean()]],
     notes,

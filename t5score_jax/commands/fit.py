@@ -1,7 +1,7 @@
-"""`t5score fit`: one estimator, COMET's or COMES's, from rated records.
+"""`t5score fit`: trains one regressor (COMET, COMES) on rated records.
 
-Reads records and gin's configuration, hands both to `fitting/fit.py`, and says
-what came of it.
+Reads records and gin's configuration, calls `fitting/fit.py` and prints the
+result.
 """
 
 from __future__ import annotations
@@ -22,27 +22,27 @@ from t5score_jax.commands._usage import UsageError
 from t5score_jax.data import files, instances
 from t5score_jax.data.records import Segment
 
-SUMMARY = 'train an estimator (COMET, COMES) on rated records'
+SUMMARY = 'train a regressor (COMET, COMES) on rated records'
 
 _DESCRIPTION = """
-Trains one estimator on records that people rated, and chooses its checkpoint by
-others: COMET (one rating, of translations), or the COMES that is to be used. A
-row is a judgment: those of one output by several people are rows of their own,
-and every reference makes another instance. Agreement on documents that a model
-has not seen is the business of `t5score crossvalidate`.
+Trains one regressor on rated records and selects its checkpoint on others:
+COMET (one rating, of translations) or COMES. A row is a judgment: each
+annotator's judgment of an output is a row of its own, and every reference makes
+another instance. To measure agreement on unseen documents, use
+`t5score crossvalidate`.
 
 The configuration is that of `t5score train`; MODEL_DIR, ARRAYS,
 VALIDATION_ARRAYS and TEXTS are set here, ENCODER_PATH is yours: the folder of
-an encoder, or of an estimator to go on from (COMES_MT), whose single output is
-widened. Recipes that train a head on the vectors of a frozen encoder
+an encoder, or of a regressor to continue from (COMES_MT), whose single output
+is widened. Recipes that train a head on the vectors of a frozen encoder
 (runs/comes_head.gin) encode each distinct text once; with FINE_TUNE_EPOCHS
 above 0 the whole network is trained afterwards (runs/comes_fine_tune.gin).
 
-Every estimator reads a source. An encoder of English alone can learn from
-translations into English with source=COLUMN, that of the reference.
+Every regressor reads a source. An English-only encoder can be trained on
+translations into English with source=COLUMN naming the reference's column.
 
-WORK keeps everything; WORK/model is the estimator. The same command, given
-again, goes on where it was stopped.
+WORK keeps everything; WORK/model is the regressor. Repeat the command to resume
+a stopped run.
 """
 
 _EXAMPLES = """
@@ -61,7 +61,7 @@ examples:
   # the first command without --prepare makes comet/model
 
 exit code: 0 done; 1 the run failed; 2 the command line or configuration is
-wrong; 75 SIGTERM, 130 Ctrl-C: the same command goes on
+wrong; 75 SIGTERM, 130 Ctrl-C: the same command resumes the run
 """
 
 
@@ -77,7 +77,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     action='append',
     required=True,
     metavar=('FILE', 'NAME=VALUE'),
-    help='what is learned from: ' + _record_files.HELP,
+    help='training records: ' + _record_files.HELP,
   )
   _fitting.add_ratings(parser)
   chosen = parser.add_mutually_exclusive_group(required=True)
@@ -86,42 +86,43 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     nargs='+',
     action='append',
     metavar=('FILE', 'NAME=VALUE'),
-    help='records by which the checkpoint is chosen, as for --input',
+    help='records to select the checkpoint on, as for --input',
   )
   chosen.add_argument(
     '--validation-share',
     type=float,
     metavar='X',
-    help='choose by this share of the documents of --input, and learn from '
-    'the others',
+    help='select the checkpoint on this share of the documents of --input, '
+    'and train on the others',
   )
   parser.add_argument(
     '--by',
     choices=instances.KEYS,
     default='document',
-    help='what --validation-share does not divide (default: %(default)s)',
+    help='the field that --validation-share keeps together (default: '
+    '%(default)s)',
   )
   parser.add_argument(
     '--seed',
     type=int,
     default=0,
-    help='of --validation-share; those of the run are RANDOM_SEED and '
+    help='seed of --validation-share; those of training are RANDOM_SEED and '
     'DATA_SEED (default: %(default)s)',
   )
   parser.add_argument(
     '--work',
     required=True,
     metavar='FOLDER',
-    help='where the model and what leads to it are kept',
+    help='folder of the model and its training',
   )
   parser.add_argument(
     '--prepare',
     action='store_true',
-    help='only write what training reads, and print the command of `t5score '
+    help='only write the training data, and print the command of `t5score '
     'train`, which many hosts can share',
   )
   parser.add_argument(
-    '--quiet', action='store_true', help='the outcome and errors only'
+    '--quiet', action='store_true', help='print only the result and errors'
   )
 
 
@@ -145,7 +146,7 @@ def _run(args: argparse.Namespace) -> str:
   else:
     parts = _divided(args, fit, learned)
   with _score_output.Bar('encoding', args.quiet) as progress:
-    found = fit.fit(
+    result = fit.fit(
       parts,
       ratings,
       args.work,
@@ -156,14 +157,14 @@ def _run(args: argparse.Namespace) -> str:
       quiet=args.quiet,
     )
   if args.prepare:
-    return _train_command(args, found.bindings)
-  counts = found.instances
+    return _train_command(args, result.bindings)
+  counts = result.instances
   text = (
-    f'{found.folder}: an estimator of {", ".join(ratings)}, learned from '
+    f'{result.folder}: a regressor of {", ".join(ratings)}, trained on '
     f'{counts[fit.TRAIN]:,} instances, validated on '
     f'{counts[fit.VALIDATION]:,}'
   )
-  return f'{text}\n{found.chosen}' if found.chosen else text
+  return f'{text}\n{result.chosen}' if result.chosen else text
 
 
 def _read(

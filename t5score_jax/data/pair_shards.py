@@ -221,5 +221,6 @@ def read_rows(
 def _check_kind(path: Path, there: Mapping[str, Any], kind: str) -> None:
   if there.get('kind') != kind:
     raise RunError(
-      f'{path}: holds {there.get("kind")!r}, not {kind!r}; choose another folder'
+      f'{path}: holds {there.get("kind")!r}, not {kind!r}; choose another '
+      'folder'
     )

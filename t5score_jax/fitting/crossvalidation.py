@@ -1,11 +1,11 @@
-"""Cross-validation of an estimator: what `t5score crossvalidate` does.
+"""Cross-validation of a regressor, for `t5score crossvalidate`.
 
-Documents are divided into folds; for each an estimator is trained by
-`training.loop.train` as gin describes it, chosen by the next fold and applied
-to its own; the predictions of all folds are joined (COMES, section 4.1).
-Everything lies in one folder, in which a run that was stopped goes on. Not
-here: the command line (`commands/crossvalidate.py`), and agreement with people
-(`evaluation/`).
+Documents are divided into folds. For each fold a regressor is trained by
+`training.loop.train` as configured by gin, selected on the next fold and
+applied to its own; the predictions of all folds are joined (COMES, section
+4.1). One folder holds everything, and a stopped run resumes there. Not here:
+the command line (`commands/crossvalidate.py`) and agreement with human
+judgments (`evaluation/`).
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ import numpy as np
 from t5score_jax.checkpoints import regressors
 from t5score_jax.data import files, instances
 from t5score_jax.data.records import Segment
+from t5score_jax.errors import InputError
 from t5score_jax.fitting import fit, text_cache
 from t5score_jax.inference import encoding, prediction
 from t5score_jax.inference.embedding import TextEmbedder
@@ -29,17 +30,17 @@ PARTS = ('test', 'validation')
 
 
 @dataclasses.dataclass(frozen=True)
-class Question:
-  """What is cross-validated.
+class Config:
+  """Configuration of a cross-validation.
 
   Attributes:
-    ratings: The dimensions, names of ratings in the records; the estimator has
-      an output for each, in this order.
-    by: The field that is never divided between folds.
-    folds: How many.
-    seed: Of the division.
-    part: What predictions are made of: 'test', or 'validation' for choosing
-      settings without a look at the test.
+    ratings: Names of the ratings in the records; the regressor has an output
+      for each, in this order.
+    by: The field whose values are kept within one fold.
+    folds: Number of folds.
+    seed: Seed of the division.
+    part: The part that is predicted: 'test', or 'validation' to choose settings
+      without using the test part.
   """
 
   ratings: tuple[str, ...]
@@ -50,19 +51,19 @@ class Question:
 
   def __post_init__(self) -> None:
     if self.part not in PARTS:
-      raise ValueError(f'part {self.part!r}: use one of {", ".join(PARTS)}')
+      raise InputError(f'part {self.part!r}: use one of {", ".join(PARTS)}')
 
 
 @dataclasses.dataclass(frozen=True)
 class Predictions:
-  """What the models of all folds say about records.
+  """Predictions of the models of all folds.
 
   Attributes:
     segments: N records, one for each output of a system, ratings averaged over
-      people.
-    values: float32 [N, D], each by the model that has not seen its document;
-      or [folds, N, D], by every model, for other data.
-    fold: The fold whose model it was, int32 [N]; None for other data.
+      annotators.
+    values: float32 [N, D], each by the model not trained on its document; or
+      [folds, N, D], by every model, for other data.
+    fold: The fold of the predicting model, int32 [N]; None for other data.
     table: The folder of texts.
   """
 
@@ -74,7 +75,7 @@ class Predictions:
 
 @dataclasses.dataclass(frozen=True)
 class _Data:
-  """Records, made ready for an estimator."""
+  """Records prepared for a regressor."""
 
   segments: list[Segment]
   rows: instances.Instances
@@ -83,17 +84,17 @@ class _Data:
 
 
 class CrossValidation:
-  """The folds of one question in one folder.
+  """A cross-validation in one folder.
 
-  `WORK/plan.json` says whose the folder is; `texts/` and `texts_NAME/` hold
-  texts, `fold_K/` the arrays, the runs (`run/`, `fine_tune/`), the estimator
+  `WORK/plan.json` identifies the run; `texts/` and `texts_NAME/` hold
+  texts, `fold_K/` the arrays, the runs (`run/`, `fine_tune/`), the regressor
   (`model/`) and the predictions (`test.npz`, ...) of fold K, counted from 1.
   """
 
   def __init__(
     self,
     segments: Sequence[Segment],
-    question: Question,
+    config: Config,
     work: str | Path,
     configure: fit.Configure,
     *,
@@ -105,63 +106,63 @@ class CrossValidation:
     """Reads the configuration and divides the documents.
 
     Args:
-      segments: Records with a source each; people's ratings of one output are
-        rows of their own.
-      question: What is asked.
-      work: The folder; made if need be.
-      configure: Makes gin's configuration.
+      segments: Records with a source each; each annotator's rating of an output
+        is a row of its own.
+      config: The configuration.
+      work: The folder; created if needed.
+      configure: Sets gin's configuration.
       texts: Folder of the texts of `segments`, to share it between runs;
         `WORK/texts` by default.
-      say: Told what was done, a line each.
-      progress: Told how many texts are encoded.
-      quiet: Whether training prints nothing.
+      say: Called with a line for each finished step.
+      progress: Called with the number of encoded texts.
+      quiet: Whether the training loop prints nothing.
 
     Raises:
-      RunError: The folder belongs to something else.
+      RunError: The folder belongs to another run.
       RecordError: A record lacks what is needed.
-      ValueError: The question and the configuration do not fit.
+      ValueError: The ratings do not fit the configuration.
     """
     self._work = Path(work)
     self._say = say
     self._progress = progress
-    self.question = question
+    self.config = config
     self._segments = list(segments)
-    self._keys = instances.keys(self._segments, question.by)
-    self.folds = instances.folds(self._keys, question.folds, question.seed)
-    rated = self._segments, question.ratings
+    self._keys = instances.keys(self._segments, config.by)
+    self.folds = instances.folds(self._keys, config.folds, config.seed)
+    rated = self._segments, config.ratings
     instances.check_folds(self.folds, self._keys, *rated)
-    asked = json.loads(json.dumps(dataclasses.asdict(question)))
+    identity = json.loads(json.dumps(dataclasses.asdict(config)))
     # Predictions of either part come from the same models.
-    del asked['part']
-    identity = {**asked, 'records': fit.digest(self._segments)}
+    del identity['part']
+    identity = {**identity, 'records': fit.digest(self._segments)}
     plan = fit.Plan(self._work, identity)
     self._fitting = fit.Fitting(
-      configure, question.ratings, plan, say=say, quiet=quiet
+      configure, config.ratings, plan, say=say, quiet=quiet
     )
     self.encoding = self._fitting.encoding
     self._texts = Path(texts) if texts else self._work / 'texts'
 
   @functools.cached_property
-  def _judged(self) -> _Data:
-    """The records as outputs, each once, with averaged ratings."""
+  def _outputs(self) -> _Data:
+    """The distinct outputs, with averaged ratings."""
     return self._prepare(self._segments, self._texts)
 
   def run(self) -> Predictions:
-    """Trains what is not trained yet, and predicts.
+    """Trains the models that are missing, and predicts.
 
     Raises:
-      Stopped: By a signal; the next call goes on.
+      Stopped: A signal stopped the run; the next call resumes it.
     """
-    data = self._judged
+    data = self._outputs
     self._say(data.table.about())
-    keys = np.array(instances.keys(data.segments, self.question.by))
-    width = len(self.question.ratings)
+    keys = np.array(instances.keys(data.segments, self.config.by))
+    width = len(self.config.ratings)
     values = np.full((len(keys), width), np.nan, np.float32)
     owner = np.zeros(len(keys), np.int32)
     for number, fold in enumerate(self.folds, 1):
-      rows = np.isin(keys, getattr(fold, self.question.part))
+      rows = np.isin(keys, getattr(fold, self.config.part))
       values[rows] = self._kept(
-        number, self.question.part, data, rows, self.question.part
+        number, self.config.part, data, rows, self.config.part
       )
       owner[rows] = number
     return Predictions(data.segments, values, owner, data.table)
@@ -170,8 +171,8 @@ class CrossValidation:
     """Applies every fold's model to other records.
 
     Args:
-      name: Of the data, for files.
-      segments: The records; those of one output are averaged.
+      name: Name of the data in file names.
+      segments: The records; ratings of one output are averaged.
     """
     data = self._prepare(segments, self._work / f'texts_{name}')
     self._say(f'{name}: {data.table.about()}')
@@ -183,13 +184,13 @@ class CrossValidation:
     return Predictions(data.segments, np.stack(found), None, data.table)
 
   def model(self, number: int) -> regressors.Regressor:
-    """The estimator of a fold, trained if need be.
+    """Returns the regressor of a fold, trained if needed.
 
     Args:
-      number: Of the fold, from 1.
+      number: The fold, from 1.
 
     Raises:
-      Stopped: By a signal; the next call goes on.
+      Stopped: A signal stopped the run; the next call resumes it.
     """
     folder = self._fold(number) / fit.MODEL
     if not folder.is_dir():
@@ -200,20 +201,20 @@ class CrossValidation:
     return self._work / f'fold_{number}'
 
   def _prepare(self, segments: Sequence[Segment], folder: Path) -> _Data:
-    judged = instances.averaged(segments)
+    outputs = instances.averaged(segments)
     texts = instances.Texts()
     found = instances.build(
-      judged, self.question.ratings, texts, self.encoding.config.reference
+      outputs, self.config.ratings, texts, self.encoding.config.reference
     )
     table = text_cache.table(
       folder, texts, self.encoding, self._fitting.start, self._progress
     )
-    return _Data(judged, found, texts, table)
+    return _Data(outputs, found, texts, table)
 
   def _kept(
     self, number: int, name: str, data: _Data, rows: np.ndarray, what: str
   ) -> np.ndarray:
-    """Predictions of a fold's model, computed once: float32 [rows, D]."""
+    """Returns a fold model's predictions, float32 [rows, D], cached on disk."""
     identity = f'{data.texts.digest()} {int(rows.sum())}'
     file = self._fold(number) / f'{name}.npz'
     if file.is_file():
@@ -247,7 +248,7 @@ class CrossValidation:
     data: _Data,
     chosen: instances.Instances,
   ) -> np.ndarray:
-    """Vectors of the texts that are needed, by a fold's own encoder."""
+    """Encodes the needed texts with a fold's own encoder."""
     arrays = [chosen.hypothesis, chosen.source]
     if chosen.reference is not None:
       arrays.append(chosen.reference)
@@ -261,17 +262,17 @@ class CrossValidation:
     return vectors
 
   def _train(self, number: int) -> None:
-    """Trains a fold's estimator, or goes on with it."""
+    """Trains a fold's regressor, or resumes its training."""
     fold = self.folds[number - 1]
-    data = self._judged
+    data = self._outputs
     before = len(data.texts)
     found = instances.build(
       self._segments,
-      self.question.ratings,
+      self.config.ratings,
       data.texts,
       self.encoding.config.reference,
     )
-    assert len(data.texts) == before, 'judged outputs hold all texts'
+    assert len(data.texts) == before, 'the outputs hold all texts'
     keys = np.array(self._keys)
     documents = {part: getattr(fold, part) for part in fit.PARTS}
     self._fitting.fit(

@@ -1,11 +1,11 @@
-"""An estimator, trained on records that people rated, as gin describes it.
+"""Trains a regressor on rated records, as configured by gin.
 
-One folder holds what leads to it: arrays of what is learned from and of what
-it is chosen by, the runs of `training.loop.train` (a head on the vectors of a
-frozen encoder, perhaps the whole network after it), and the estimator at last,
-which scores by itself. A run that was stopped goes on there. `t5score fit`
-makes one estimator, `fitting/crossvalidation.py` one a fold. Not here: the
-command lines, and agreement with people (`evaluation/`).
+One folder holds the arrays to train and to select the checkpoint on, the runs
+of `training.loop.train` (a head on the vectors of a frozen encoder, optionally
+followed by fine-tuning of the whole network), and finally the complete
+regressor. A stopped run resumes there. `t5score fit` trains one regressor,
+`fitting/crossvalidation.py` one for each fold. Not here: the command lines and
+agreement with human judgments (`evaluation/`).
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from t5score_jax.checkpoints import regressors, selection
 from t5score_jax.checkpoints.formats import orbax
 from t5score_jax.data import folders, instances, runs
 from t5score_jax.data.records import Segment
-from t5score_jax.errors import STOPPED, T5ScoreError
+from t5score_jax.errors import STOPPED, InputError, T5ScoreError
 from t5score_jax.fitting import text_cache
 from t5score_jax.fitting.text_cache import Encoding
 from t5score_jax.inference import encoding as encodings
@@ -56,10 +56,10 @@ class Stopped(T5ScoreError):
 
 @dataclasses.dataclass(frozen=True)
 class FineTuning:
-  """What follows the training of a head on vectors; gin binds it.
+  """Fine-tuning after the training of a head on vectors; bound by gin.
 
   Attributes:
-    epochs: Of the whole network, by runs/comes_fine_tune.gin; 0 for none.
+    epochs: Epochs of the whole network (runs/comes_fine_tune.gin); 0: none.
   """
 
   epochs: float = 0
@@ -67,13 +67,13 @@ class FineTuning:
 
 @dataclasses.dataclass(frozen=True)
 class Targets:
-  """In which unit ratings are learned; gin binds it.
+  """The unit in which ratings are learned; bound by gin.
 
   Attributes:
-    standardized: Whether each dimension is brought to mean 0 and deviation 1 of
-      the training ratings while it trains, so that all weigh alike and no step
-      is spent on the mean. The estimator's last layer is scaled back, so that
-      it says ratings. The paper says nothing about it.
+    standardized: Whether each dimension is standardized to mean 0 and deviation
+      1 of the training ratings, so that all have equal weight and no step is
+      spent on the mean. The last layer is scaled back, so that the regressor
+      predicts ratings. Not part of the paper.
   """
 
   standardized: bool = False
@@ -81,21 +81,21 @@ class Targets:
 
 @dataclasses.dataclass(frozen=True)
 class Plan:
-  """Whose a folder is, so that a command goes on with nothing but its own.
+  """Identifies the run that owns a work folder.
 
   Attributes:
-    folder: Where `plan.json` says it.
-    identity: What was asked, JSON.
+    folder: The folder, which holds `plan.json`.
+    identity: What the run depends on besides gin's configuration, JSON.
   """
 
   folder: Path
   identity: Mapping[str, Any]
 
   def claim(self, configuration: str) -> None:
-    """Writes whose the folder is, or checks it.
+    """Creates the folder for this run, or checks that it is this run's.
 
     Raises:
-      RunError: It belongs to something else.
+      RunError: The folder belongs to another run.
     """
     runs.claim(
       self.folder,
@@ -106,20 +106,20 @@ class Plan:
 
 
 def digest(segments: Sequence[Segment]) -> str:
-  """A name for records, 64 hexadecimal digits."""
-  found = hashlib.sha256()
+  """Returns the SHA-256 of records, in hexadecimal."""
+  sha256 = hashlib.sha256()
   for segment in segments:
-    found.update(repr(segment).encode('utf-8', 'surrogatepass'))
-  return found.hexdigest()
+    sha256.update(repr(segment).encode('utf-8', 'surrogatepass'))
+  return sha256.hexdigest()
 
 
 class Fitting:
-  """How estimators are made of instances: gin's words, and an encoder.
+  """Trains regressors on instances, with one configuration and encoder.
 
   Attributes:
-    encoding: What texts become.
-    start: The encoder or estimator to start from.
-    epochs: Of the whole network after the head; 0 for none.
+    encoding: How texts are encoded.
+    start: The encoder or regressor to start from.
+    epochs: Epochs of the whole network after the head; 0: none.
   """
 
   def __init__(
@@ -131,17 +131,17 @@ class Fitting:
     say: Say = lambda line: None,
     quiet: bool = True,
   ):
-    """Reads the configuration, and claims the folder.
+    """Reads the configuration and claims the folder.
 
     Args:
-      configure: Makes gin's configuration.
-      ratings: The dimensions that people rated, an output each.
-      plan: Whose the folder is.
-      say: Told what was done, a line each.
-      quiet: Whether training prints nothing.
+      configure: Sets gin's configuration.
+      ratings: The rated dimensions, one for each output.
+      plan: The run that owns the folder.
+      say: Called with a line for each finished step.
+      quiet: Whether the training loop prints nothing.
 
     Raises:
-      RunError: The folder belongs to something else.
+      RunError: The folder belongs to another run.
       ValueError: Ratings and configuration do not fit.
       CheckpointError: The encoder's folder is of another shape.
     """
@@ -153,7 +153,7 @@ class Fitting:
     self.encoding: Encoding = configurables.call(Encoding)
     self._standardized = configurables.call(Targets).standardized
     if self._standardized and self.encoding.config.final_activation:
-      raise ValueError(
+      raise InputError(
         'STANDARDIZED = True: outputs go through final_activation = '
         f'{self.encoding.config.final_activation!r}, and cannot be scaled back'
       )
@@ -161,14 +161,14 @@ class Fitting:
     if self.encoding.form == 'vectors':
       self.epochs = configurables.call(FineTuning).epochs
     if self.epochs and self.encoding.windows:
-      raise ValueError(
+      raise InputError(
         'WINDOWS = True: the whole network, which FINE_TUNE_EPOCHS trains, '
         'reads texts that are cut'
       )
     outputs = self.encoding.config.outputs
     if len(outputs) != len(ratings):
-      raise ValueError(
-        f'the estimator has {len(outputs)} outputs ({", ".join(outputs)}), '
+      raise InputError(
+        f'the regressor has {len(outputs)} outputs ({", ".join(outputs)}), '
         f'but there are {len(ratings)} ratings ({", ".join(ratings)}): set '
         'OUTPUTS'
       )
@@ -186,41 +186,41 @@ class Fitting:
     name: str = '',
     about: Mapping[str, Mapping[str, Any]] | None = None,
   ) -> str:
-    """Trains an estimator into `place/model`, or goes on with it.
+    """Trains a regressor into `place/model`, or resumes its training.
 
     Args:
-      place: The folder of this estimator.
-      parts: What is learned from ('train') and chosen by ('validation'). Rows
-        without any rating are left out.
-      texts: Those of the instances.
+      place: The folder of this regressor.
+      parts: Instances to train ('train') and to select the checkpoint on
+        ('validation'). Rows without any rating are left out.
+      texts: The texts of the instances.
       table: Folder of `texts`, prepared as `encoding` says.
-      tokens: Where they are kept as tokens, if the whole network follows.
-      name: Of the estimator, for what is said.
-      about: What `info.json` of each part says besides.
+      tokens: Folder of the texts as tokens, for fine-tuning.
+      name: The regressor's name in progress lines.
+      about: Further entries of each part's `info.json`.
 
     Returns:
-      How the choice came out, for a person; '' where none was made.
+      A description of the selected checkpoint; '' if none was selected.
 
     Raises:
-      Stopped: By a signal; the next call goes on.
+      Stopped: A signal stopped the run; the next call resumes it.
     """
     self.write_arrays(place, parts, about or {})
     bindings = self.bindings(place, table)
     run = place / RUN
-    said = self._run(name, run, bindings, False)
+    chosen = self._run(name, run, bindings, False)
     if self.epochs:
       wanted = dataclasses.replace(self.encoding, form='tokens')
       made = text_cache.table(tokens, texts, wanted, self.start)
       whole = place / FINE_TUNE
       more = _bindings(MODEL_DIR=whole, HEAD=run, TEXTS=made.folder)
-      said = self._run(name, whole, [*bindings, *more], True)
+      chosen = self._run(name, whole, [*bindings, *more], True)
       run = whole
     with folders.new_folder(place / MODEL) as new:
       regressors.save(self._assemble(place, run), new)
-    return said
+    return chosen
 
   def bindings(self, place: Path, table: Path) -> list[str]:
-    """What gin has to know of the first phase, as `NAME = value`."""
+    """Returns gin's bindings of the first phase, as `NAME = value`."""
     return _bindings(
       ARRAYS=place / TRAIN,
       VALIDATION_ARRAYS=place / VALIDATION,
@@ -234,7 +234,7 @@ class Fitting:
     parts: Mapping[str, instances.Instances],
     about: Mapping[str, Mapping[str, Any]],
   ) -> None:
-    """Writes the arrays of `fit`, those that are not there yet."""
+    """Writes the arrays of `fit` that do not exist yet."""
     rated = {part: found.rated() for part, found in parts.items()}
     mean, deviation = self._scale(rated[TRAIN].ratings)
     for part, found in rated.items():
@@ -257,7 +257,7 @@ class Fitting:
   def _run(
     self, name: str, run: Path, bindings: Sequence[str], fine_tune: bool
   ) -> str:
-    # Files that were edited meanwhile would mix two configurations.
+    # Gin files edited since the start would mix two configurations.
     self._configure((), False)
     self._plan.claim(gin.config_str())
     self._configure(bindings, fine_tune)
@@ -272,11 +272,11 @@ class Fitting:
       f'{before}{what}, {outcome.reason} at step {outcome.step}{chosen}'
     )
     numbers = selection.numbers(selection.find_checkpoint(run))
-    told = [f'{key} {numbers[key]:.4f}' for key in sorted(numbers)]
-    return f'step {best or outcome.step}: {", ".join(told)}' if told else ''
+    values = [f'{key} {numbers[key]:.4f}' for key in sorted(numbers)]
+    return f'step {best or outcome.step}: {", ".join(values)}' if values else ''
 
   def _scale(self, ratings: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """What is subtracted from each dimension, and what it is divided by."""
+    """Returns the mean and the deviation of each dimension."""
     width = ratings.shape[1]
     mean, deviation = np.zeros(width), np.ones(width)
     if self._standardized:
@@ -287,12 +287,12 @@ class Fitting:
     return mean.astype(np.float32), deviation.astype(np.float32)
 
   def _assemble(self, place: Path, run: Path) -> regressors.Regressor:
-    """The best checkpoint of a run as an estimator that scores by itself."""
+    """Assembles a complete regressor from the best checkpoint of a run."""
     stored = orbax.open_weights(selection.find_checkpoint(run))
     params: dict[str, Any] = bundles.nest(
       {n: np.asarray(a.read(), np.float32) for n, a in stored.items()}
     )
-    # A head alone stands on the encoder whose vectors it has learned from.
+    # A head alone uses the encoder whose vectors it was trained on.
     params = {'encoder': self.start.params['encoder'], **params}
     config = dataclasses.replace(
       self.encoding.config, encoder=self.start.config.encoder
@@ -309,14 +309,14 @@ class Fitting:
 
 @dataclasses.dataclass(frozen=True)
 class Fitted:
-  """What came of `fit`.
+  """Result of `fit`.
 
   Attributes:
-    folder: The estimator's, or None where it was only prepared.
+    folder: The regressor's folder; None if training was only prepared.
     table: The folder of texts.
-    instances: How many there are of each part.
-    chosen: The numbers of the checkpoint that was taken, in words.
-    bindings: For `t5score train`, as `NAME = value`.
+    instances: Number of instances of each part.
+    chosen: Description of the selected checkpoint.
+    bindings: Gin bindings for `t5score train`, as `NAME = value`.
   """
 
   folder: Path | None
@@ -337,25 +337,25 @@ def fit(
   progress: encodings.Progress | None = None,
   quiet: bool = True,
 ) -> Fitted:
-  """Trains one estimator into `WORK/model`.
+  """Trains a regressor into `WORK/model`.
 
   Args:
-    parts: Records to learn from ('train') and to choose by ('validation').
-      People's ratings of one output are rows of their own.
-    ratings: The dimensions, one for each output, in its order.
-    work: The folder; made if need be.
-    configure: Makes gin's configuration.
-    prepare_only: Whether to write texts and arrays and train nothing, so that
-      `training.loop.train` does it elsewhere, into `WORK/run`; another call
-      makes the estimator of it.
-    say: Told what was done, a line each.
-    progress: Told how many texts are encoded.
+    parts: Records to train ('train') and to select the checkpoint on
+      ('validation'). Each annotator's rating of an output is a row of its own.
+    ratings: The dimensions, one for each output, in order.
+    work: The folder; created if needed.
+    configure: Sets gin's configuration.
+    prepare_only: Whether only texts and arrays are written, so that
+      `training.loop.train` can train elsewhere, into `WORK/run`. Another call
+      then assembles the regressor.
+    say: Called with a line for each finished step.
+    progress: Called with the number of encoded texts.
     quiet: Whether training prints nothing.
 
   Raises:
-    RunError: The folder belongs to something else.
+    RunError: The folder belongs to another run.
     RecordError: A record lacks what is needed.
-    Stopped: By a signal; the next call goes on.
+    Stopped: A signal stopped the run; the next call resumes it.
     ValueError: Ratings and configuration do not fit, or a part has none.
   """
   place = Path(work)
@@ -371,7 +371,7 @@ def fit(
   }
   for part, those in found.items():
     if not len(those.rated()):
-      raise ValueError(f'no record for {part} has a rating')
+      raise InputError(f'no record for {part} has a rating')
   table = text_cache.table(
     place / TEXTS, texts, fitting.encoding, fitting.start, progress
   )

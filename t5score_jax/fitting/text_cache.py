@@ -1,8 +1,8 @@
-"""Texts as arrays on disk: tokens, or the vectors of an encoder that is frozen.
+"""Texts as arrays on disk: tokens, or the vectors of a frozen encoder.
 
-Each distinct text is a row, written once and read by all runs that train on it
-(`inputs/texts.py`). Not here: which texts those are (`data/instances.py`),
-nor the encoding itself (`inference/embedding.py`).
+Each distinct text is a row, written once and read by every run that trains on
+it (`inputs/texts.py`). Not here: which texts there are (`data/instances.py`)
+and the encoding itself (`inference/embedding.py`).
 """
 
 from __future__ import annotations
@@ -29,25 +29,25 @@ from t5score_jax.inputs import datasets
 from t5score_jax.nn import heads
 
 FORMS = ('tokens', 'vectors')
-# Of an encoder's shape, what two runs on the same weights may have different.
+# Fields of an encoder's config that may differ for the same weights.
 _FREE_FIELDS = ('dropout_rate', 'dtype', 'remat')
 
 
 @dataclasses.dataclass(frozen=True)
 class Encoding:
-  """What texts become before a run reads them; gin binds it.
+  """How texts are encoded before training; bound by gin.
 
   Attributes:
-    config: The estimator's shape.
-    path: Folder of an encoder, of an estimator to start from, or the MODEL_DIR
-      of one.
-    form: 'tokens', or 'vectors', those of the frozen encoder, a layer each.
-    max_length: Tokens a text, special ones included; None for as many as the
-      encoder has positions for. What is longer is cut.
-    windows: Whether longer texts are read in windows of so many tokens, whose
-      vectors are averaged; for vectors only.
-    stride: Tokens that neighbouring windows share at least.
-    name: Of the estimator that comes of it.
+    config: The regressor's config.
+    path: Folder of an encoder, of a regressor to start from, or MODEL_DIR of a
+      regressor's training.
+    form: 'tokens', or 'vectors' of the frozen encoder, one for each layer.
+    max_length: Maximum tokens per text, special tokens included; None: the
+      number of the encoder's positions. Longer texts are truncated.
+    windows: Whether longer texts are read in windows of `max_length` tokens
+      whose vectors are averaged; for vectors only.
+    stride: Minimum number of tokens that neighbouring windows share.
+    name: Name of the resulting regressor.
   """
 
   config: heads.RegressorConfig
@@ -69,13 +69,13 @@ class Encoding:
 
   @property
   def settings(self) -> dict[str, Any]:
-    """What the estimator's folder says about its use."""
-    found: dict[str, Any] = {'name': self.name}
+    """Returns the settings stored with the regressor."""
+    settings: dict[str, Any] = {'name': self.name}
     if self.max_length is not None:
-      found['max_length'] = self.max_length
+      settings['max_length'] = self.max_length
     if self.windows:
-      found |= {'windows': True, 'stride': self.stride}
-    return found
+      settings |= {'windows': True, 'stride': self.stride}
+    return settings
 
 
 @dataclasses.dataclass(frozen=True)
@@ -83,11 +83,11 @@ class Table:
   """A folder of texts.
 
   Attributes:
-    folder: Where `tokens.npy` and `lengths.npy`, or `vectors.npy` lie.
-    texts: How many.
-    cut: How many of them lost their end.
-    windowed: How many were read in several windows.
-    seconds: What it took to make.
+    folder: Holds `tokens.npy` and `lengths.npy`, or `vectors.npy`.
+    texts: Number of texts.
+    cut: Number of truncated texts.
+    windowed: Number of texts read in several windows.
+    seconds: Time taken to encode them.
   """
 
   folder: Path
@@ -97,23 +97,23 @@ class Table:
   seconds: float
 
   def about(self) -> str:
-    """The table in words: how many texts, and the share that was cut."""
+    """Describes the table: number of texts and share truncated."""
     share = 100.0 * self.cut / max(self.texts, 1)
-    said = f'{self.texts} distinct texts, {self.cut} ({share:.1f}%) cut'
+    text = f'{self.texts} distinct texts, {self.cut} ({share:.1f}%) cut'
     if self.windowed:
-      said += f', {self.windowed} read in several windows'
-    return f'{said}; prepared in {self.seconds:.1f} s'
+      text += f', {self.windowed} read in several windows'
+    return f'{text}; prepared in {self.seconds:.1f} s'
 
 
 def load_start(wanted: Encoding) -> regressors.Regressor:
-  """Loads what a run starts from, as an estimator.
+  """Loads the encoder or regressor that a run starts from.
 
   Args:
-    wanted: Says where it lies. The head of a mere encoder is random.
+    wanted: The encoding, with its path. An encoder gets a random head.
 
   Returns:
-    An estimator of `wanted.config`'s encoder; its head and outputs are those of
-    the folder.
+    A regressor with the encoder of `wanted.config` and the folder's own head
+    and outputs.
 
   Raises:
     CheckpointError: The folder's encoder has another shape, or there is none.
@@ -125,7 +125,7 @@ def load_start(wanted: Encoding) -> regressors.Regressor:
   ):
     found = native.load_regressor(folder)
     if not isinstance(found, regressors.Regressor):
-      raise CheckpointError(f'{folder}: a miniature, not an estimator')
+      raise CheckpointError(f'{folder}: a cross-encoder, not a regressor')
     start = found
   else:
     bundle = encoders.load_encoder(folder)
@@ -151,17 +151,17 @@ def table(
   start: regressors.Regressor,
   progress: encoding.Progress | None = None,
 ) -> Table:
-  """Makes a folder of texts, or finds the one that was made before.
+  """Encodes texts into a folder, or opens an existing one.
 
   Args:
-    folder: Its name; it appears whole or not at all.
-    texts: What it is to hold, in this order.
-    wanted: In which form.
-    start: Encoder and tokenizer.
-    progress: Told how many texts are encoded.
+    folder: The folder, written atomically.
+    texts: The texts, in this order.
+    wanted: The encoding.
+    start: The encoder and tokenizer.
+    progress: Called with the number of encoded texts.
 
   Raises:
-    RunError: The folder holds other texts, or in another form.
+    RunError: The folder holds other texts, or another encoding.
   """
   folder = Path(folder)
   identity = {
@@ -216,8 +216,7 @@ def _vectors(
   start: regressors.Regressor,
   progress: encoding.Progress | None,
 ) -> tuple[dict[str, np.ndarray], int, int]:
-  # The mix and its layers are the wanted estimator's; its weights count for
-  # nothing before the mix.
+  # Layer mix and pooling are those of the requested config.
   model = dataclasses.replace(
     start,
     config=dataclasses.replace(wanted.config, encoder=start.config.encoder),

@@ -155,9 +155,7 @@ def test_apply_signs_and_keeps_what_was():
 def test_only_for_its_own_metric():
   fitted = calibrations.fit(*noisy(), signature=SIGNATURE)
   other = base.format_signature({'metric': 'toy', 'nrefs': 3, 'case': 'mixed'})
-  with pytest.raises(
-    calibrations.CalibrationError, match='case lc .*mixed'
-  ):
+  with pytest.raises(calibrations.CalibrationError, match='case lc .*mixed'):
     calibrations.apply(base.Scores([0.0], other), fitted)
   same = base.format_signature({'metric': 'toy', 'nrefs': 3, 'case': 'lc'})
   calibrations.apply(base.Scores([0.0], same), fitted)

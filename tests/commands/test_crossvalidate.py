@@ -194,7 +194,7 @@ def test_a_run_that_was_stopped_goes_on(place, base, monkeypatch, capsys):
   with monkeypatch.context() as patch:
     patch.setattr(stopping.Stopping, 'check', check)
     assert place.run('again', *arguments) == 130
-  assert 'the same command goes on' in capsys.readouterr().err
+  assert 'the same command' in capsys.readouterr().err
   work = place.folder / 'again'
   assert (work / 'fold_1' / 'model').is_dir()
   assert not (work / 'fold_2' / 'model').exists()
@@ -417,4 +417,4 @@ def test_a_model_to_start_from_may_be_an_estimator(tmp_path):
 
 def test_questions_are_checked():
   with pytest.raises(ValueError, match='train.*validation'):
-    crossvalidation.Question(('a',), part='train')
+    crossvalidation.Config(('a',), part='train')

@@ -103,7 +103,7 @@ def test_again_it_trains_nothing(place, fitted, capsys):
   assert file.stat().st_mtime_ns == before
   # 2 documents x 3 systems x 2 experts x 2 references.
   said = capsys.readouterr().out
-  assert 'coherence, fluency, learned from 24 instances, validated on 24' in (
+  assert 'coherence, fluency, trained on 24 instances, validated on 24' in (
     said
   )
 
@@ -219,7 +219,7 @@ def test_a_run_that_was_stopped_goes_on(place, fitted, monkeypatch, capsys):
   with monkeypatch.context() as patch:
     patch.setattr(stopping.Stopping, 'check', check)
     assert place.run('stopped', STANDARDIZED) == 75
-  assert 'preempted; the same command goes on' in capsys.readouterr().err
+  assert 'preempted; the same command' in capsys.readouterr().err
   assert not (place.folder / 'stopped' / 'model').exists()
   assert place.run('stopped', STANDARDIZED) == 0
   _same(place.params('stopped/model'), fitted)
