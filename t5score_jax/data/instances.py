@@ -15,7 +15,7 @@ from collections.abc import Iterable, Iterator, Sequence
 import numpy as np
 
 from t5score_jax.data.records import RecordError, Segment
-from t5score_jax.errors import InputError
+from t5score_jax.errors import UsageError
 
 #: Fields by which a corpus can be divided.
 KEYS = ('document', 'segment', 'system', 'language_pair', 'source')
@@ -213,10 +213,10 @@ def keys(segments: Sequence[Segment], by: str) -> list[str]:
 
   Raises:
     RecordError: A record has no such field.
-    InputError: No such field.
+    UsageError: No such field.
   """
   if by not in KEYS:
-    raise InputError(f'by {by!r}: use one of {", ".join(KEYS)}')
+    raise UsageError(f'by {by!r}: use one of {", ".join(KEYS)}')
   names = []
   for n, segment in enumerate(segments):
     key = getattr(segment, by)
@@ -240,16 +240,16 @@ def folds(names: Iterable[str], count: int, seed: int = 0) -> list[Fold]:
     seed: Seed of the division.
 
   Raises:
-    InputError: Fewer than three folds, or fewer documents than folds.
+    UsageError: Fewer than three folds, or fewer documents than folds.
 
   >>> folds('abcde', 5)[0].train == folds('edcba', 5)[0].train
   True
   """
   ordered = _ordered(names, seed)
   if count < 3:
-    raise InputError(f'{count} folds: at least 3 are needed')
+    raise UsageError(f'{count} folds: at least 3 are needed')
   if len(ordered) < count:
-    raise InputError(f'{count} folds of {len(ordered)} documents: too few')
+    raise UsageError(f'{count} folds of {len(ordered)} documents: too few')
   parts = [ordered[n::count] for n in range(count)]
   divided = []
   for n in range(count):
@@ -275,13 +275,13 @@ def held_out(names: Iterable[str], share: float, seed: int = 0) -> set[str]:
     seed: Seed of the choice.
 
   Raises:
-    InputError: A share out of range, or fewer than two documents.
+    UsageError: A share out of range, or fewer than two documents.
   """
   if not 0 < share < 1:
-    raise InputError(f'share {share:g}: must lie between 0 and 1')
+    raise UsageError(f'share {share:g}: must lie between 0 and 1')
   ordered = _ordered(names, seed)
   if len(ordered) < 2:
-    raise InputError(
+    raise UsageError(
       f'{len(ordered)} document to train and validate on: at least 2 are needed'
     )
   count = min(max(round(share * len(ordered)), 1), len(ordered) - 1)
@@ -328,7 +328,7 @@ def check_folds(
     ratings: The dimensions.
 
   Raises:
-    InputError: A fold has none.
+    UsageError: A fold has none.
   """
   rated = {
     name
@@ -338,7 +338,7 @@ def check_folds(
   for number, fold in enumerate(divided, 1):
     for part in ('train', 'validation'):
       if rated.isdisjoint(getattr(fold, part)):
-        raise InputError(
+        raise UsageError(
           f'fold {number}: no rated record for {part}; give fewer --folds'
         )
 

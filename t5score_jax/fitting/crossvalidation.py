@@ -21,7 +21,7 @@ import numpy as np
 from t5score_jax.checkpoints import regressors
 from t5score_jax.data import files, instances
 from t5score_jax.data.records import Segment
-from t5score_jax.errors import InputError
+from t5score_jax.errors import UsageError
 from t5score_jax.fitting import fit, text_cache
 from t5score_jax.inference import encoding, prediction
 from t5score_jax.inference.embedding import TextEmbedder
@@ -51,7 +51,7 @@ class Config:
 
   def __post_init__(self) -> None:
     if self.part not in PARTS:
-      raise InputError(f'part {self.part!r}: use one of {", ".join(PARTS)}')
+      raise UsageError(f'part {self.part!r}: use one of {", ".join(PARTS)}')
 
 
 @dataclasses.dataclass(frozen=True)

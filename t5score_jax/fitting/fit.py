@@ -25,7 +25,7 @@ from t5score_jax.checkpoints import regressors, selection
 from t5score_jax.checkpoints.formats import orbax
 from t5score_jax.data import folders, instances, runs
 from t5score_jax.data.records import Segment
-from t5score_jax.errors import STOPPED, InputError, T5ScoreError
+from t5score_jax.errors import STOPPED, T5ScoreError, UsageError
 from t5score_jax.fitting import text_cache
 from t5score_jax.fitting.text_cache import Encoding
 from t5score_jax.inference import encoding as encodings
@@ -95,14 +95,13 @@ class Plan:
     """Creates the folder for this run, or checks that it is this run's.
 
     Raises:
-      RunError: The folder belongs to another run.
+      UsageError: The folder belongs to another run.
     """
-    runs.claim(
-      self.folder,
-      _PLAN,
-      {**self.identity, 'configuration': configuration},
-      'choose another --work',
-    )
+    identity = {**self.identity, 'configuration': configuration}
+    try:
+      runs.claim(self.folder, _PLAN, identity, 'choose another --work')
+    except runs.RunError as error:
+      raise UsageError(str(error)) from error
 
 
 def digest(segments: Sequence[Segment]) -> str:
@@ -141,7 +140,7 @@ class Fitting:
       quiet: Whether the training loop prints nothing.
 
     Raises:
-      RunError: The folder belongs to another run.
+      UsageError: The folder belongs to another run.
       ValueError: Ratings and configuration do not fit.
       CheckpointError: The encoder's folder is of another shape.
     """
@@ -153,7 +152,7 @@ class Fitting:
     self.encoding: Encoding = configurables.call(Encoding)
     self._standardized = configurables.call(Targets).standardized
     if self._standardized and self.encoding.config.final_activation:
-      raise InputError(
+      raise UsageError(
         'STANDARDIZED = True: outputs go through final_activation = '
         f'{self.encoding.config.final_activation!r}, and cannot be scaled back'
       )
@@ -161,13 +160,13 @@ class Fitting:
     if self.encoding.form == 'vectors':
       self.epochs = configurables.call(FineTuning).epochs
     if self.epochs and self.encoding.windows:
-      raise InputError(
+      raise UsageError(
         'WINDOWS = True: the whole network, which FINE_TUNE_EPOCHS trains, '
         'reads texts that are cut'
       )
     outputs = self.encoding.config.outputs
     if len(outputs) != len(ratings):
-      raise InputError(
+      raise UsageError(
         f'the regressor has {len(outputs)} outputs ({", ".join(outputs)}), '
         f'but there are {len(ratings)} ratings ({", ".join(ratings)}): set '
         'OUTPUTS'
@@ -353,7 +352,7 @@ def fit(
     quiet: Whether training prints nothing.
 
   Raises:
-    RunError: The folder belongs to another run.
+    UsageError: The folder belongs to another run.
     RecordError: A record lacks what is needed.
     Stopped: A signal stopped the run; the next call resumes it.
     ValueError: Ratings and configuration do not fit, or a part has none.
@@ -371,7 +370,7 @@ def fit(
   }
   for part, those in found.items():
     if not len(those.rated()):
-      raise InputError(f'no record for {part} has a rating')
+      raise UsageError(f'no record for {part} has a rating')
   table = text_cache.table(
     place / TEXTS, texts, fitting.encoding, fitting.start, progress
   )
