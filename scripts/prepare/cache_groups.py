@@ -21,6 +21,7 @@ import json
 import pathlib
 import sys
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -170,7 +171,7 @@ def buckets(
 
 
 def write_folder(
-  folder: pathlib.Path, arrays: dict[str, np.ndarray], info: dict
+  folder: pathlib.Path, arrays: dict[str, np.ndarray], info: dict[str, Any]
 ) -> None:
   """Writes a folder of arrays, in place of an earlier one."""
   with datasets.new_array_folder(folder, overwrite=True) as temporary:

@@ -20,6 +20,7 @@ import argparse
 import json
 import sys
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -102,7 +103,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _scored(
-  segments: list, encoder: str | None
+  segments: list[Any], encoder: str | None
 ) -> Iterator[tuple[str, np.ndarray]]:
   """Names of metrics and their values, a segment each."""
   from t5score_jax.metrics import registry

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from t5score_jax.commands import _board_parser, _usage
+from t5score_jax.errors import UsageError
 
 _GENERATOR = """
 Adds a generator. FILE is JSONL (an id and a text in each line: `id`,
@@ -246,7 +247,7 @@ def _setting(text: str) -> tuple[str, Any]:
   """An option of a metric; numbers and true or false are read as such."""
   name, equals, value = text.partition('=')
   if not (name and equals):
-    raise _usage.UsageError(f'--option {text}: write NAME=VALUE')
+    raise UsageError(f'--option {text}: write NAME=VALUE')
   for kind in (int, float):
     try:
       return name, kind(value)
@@ -265,7 +266,7 @@ def _limit(text: str) -> tuple[str, float]:
     if name not in known or not 0 < number < 1e15:
       raise ValueError(text)
   except ValueError:
-    raise _usage.UsageError(
+    raise UsageError(
       f'--limit {text}: write NAME=VALUE, with one of {", ".join(known)} and a'
       ' number above 0'
     ) from None

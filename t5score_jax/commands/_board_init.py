@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from t5score_jax.commands import _board_parser, _usage
+from t5score_jax.errors import UsageError
 
 _INIT = """
 Makes a board, in one of three ways:
@@ -143,7 +144,7 @@ def _init(args: argparse.Namespace) -> None:
   name = args.name or Path(args.board).stem
   if args.scores:
     if not args.human:
-      raise _usage.UsageError('--scores needs --human COL, the human rating')
+      raise UsageError('--scores needs --human COL, the human rating')
     layouts.read_and_import(
       args.board,
       args.scores,
@@ -197,7 +198,7 @@ def _check_way(args: argparse.Namespace) -> None:
 def _pair(text: str) -> tuple[str, str]:
   label, equals, column = text.partition('=')
   if not (label and equals and column):
-    raise _usage.UsageError(f'--reference {text}: write LABEL=COLUMN')
+    raise UsageError(f'--reference {text}: write LABEL=COLUMN')
   return label, column
 
 

@@ -8,6 +8,7 @@ from typing import Any
 
 from t5score_jax.commands import _board_parser, _usage
 from t5score_jax.data import files
+from t5score_jax.errors import UsageError
 
 _RANK = """
 Ranks metrics by their correlation with human ratings, and generators by the
@@ -299,7 +300,7 @@ def _ensemble(args: argparse.Namespace) -> None:
   from t5score_jax.leaderboard import renewal, store
 
   if args.input and args.scores_table:
-    raise _usage.UsageError('give --input or --scores-table')
+    raise UsageError('give --input or --scores-table')
   if args.input or args.scores_table:
     _usage.refuse(args, ['format'], 'is not for scores, which are JSONL')
   else:
@@ -369,7 +370,7 @@ def _overrating(args: argparse.Namespace) -> None:
   name, _, rest = (args.set_role or '').partition('=')
   people, _, references = rest.rpartition(':')
   if args.set_role is not None and not (name and people and references):
-    raise _usage.UsageError(
+    raise UsageError(
       f'--set-role {args.set_role}: write NAME=GENERATOR,...:REFERENCES'
     )
   with store.Store(args.board) as board:

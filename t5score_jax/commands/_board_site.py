@@ -9,6 +9,7 @@ import threading
 from typing import Any
 
 from t5score_jax.commands import _board_parser, _usage
+from t5score_jax.errors import UsageError
 
 _SERVE = """
 Serves the board's pages, and takes submissions: by a form, and by the API that
@@ -113,10 +114,10 @@ def _serve(args: argparse.Namespace) -> None:
   from t5score_jax.leaderboard.web import access
 
   if args.new_token and args.revoke:
-    raise _usage.UsageError('give --new-token or --revoke')
+    raise UsageError('give --new-token or --revoke')
   name, _, role = (args.new_token or '').rpartition(':')
   if args.new_token is not None and not (name and role in access.ROLES):
-    raise _usage.UsageError(
+    raise UsageError(
       f'--new-token {args.new_token}: write NAME:ROLE; a role is one of '
       + ', '.join(access.ROLES)
     )

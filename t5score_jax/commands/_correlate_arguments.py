@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from t5score_jax.commands import _score_files, _usage
 from t5score_jax.data import humans
 from t5score_jax.data import tables as data_tables
+from t5score_jax.errors import UsageError
 from t5score_jax.evaluation import config, correlation, darr, permutation
 from t5score_jax.evaluation.readers import layouts, mqm
 from t5score_jax.evaluation.reports import plots, tables
@@ -348,12 +349,12 @@ def top_k(args: argparse.Namespace) -> list[int]:
   numbers = []
   for text in _score_files.split_names(args.top_k) or ['']:
     if not text.isdecimal() or int(text) < 2:
-      raise _usage.UsageError(
+      raise UsageError(
         f'--top-k takes numbers, not {text!r}: 2 or more, commas between'
       )
     numbers.append(int(text))
   if len(set(numbers)) < len(numbers):
-    raise _usage.UsageError(f'--top-k {args.top_k}: a number comes twice')
+    raise UsageError(f'--top-k {args.top_k}: a number comes twice')
   return numbers
 
 
@@ -365,7 +366,7 @@ def check_metrics(args: argparse.Namespace, metrics: Sequence[str]) -> None:
   ):
     for name in names:
       if name not in metrics:
-        raise _usage.UsageError(
+        raise UsageError(
           f'{flag} {name}: is not among the metrics;'
           + data_tables.suggest(name, metrics)
         )
@@ -386,13 +387,13 @@ def agreement_config(args: argparse.Namespace) -> config.AgreementConfig:
     files.RecordError: The ranked pairs are not as they must be.
   """
   if args.stat == 'darr' and not (args.pairs or args.human):
-    raise _usage.UsageError(
+    raise UsageError(
       '--stat darr needs --pairs FILE or --human COL with raw ratings'
     )
   if args.stat != 'darr' and not args.human:
-    raise _usage.UsageError('--human COL says which column holds human scores')
+    raise UsageError('--human COL says which column holds human scores')
   if args.by == 'none' and args.pairs:
-    raise _usage.UsageError(
+    raise UsageError(
       '--by none pools human scores; ranked pairs are measured --by lp'
     )
   test = args.test

@@ -10,7 +10,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from t5score_jax.commands import _correlate_arguments, _score_files, _usage
+from t5score_jax.commands import _correlate_arguments, _score_files
+from t5score_jax.errors import UsageError
 from t5score_jax.evaluation import (
   agreement,
   correlation,
@@ -30,19 +31,19 @@ def wmt20_report(args: argparse.Namespace) -> str:
     files.RecordError: Something in a file is not as it must be.
   """
   if not args.data:
-    raise _usage.UsageError('--report wmt20 needs --data DIR')
+    raise UsageError('--report wmt20 needs --data DIR')
   own: dict[str, list[scores.ScoreTable]] = {}
   options = _score_files.layout_options(args)
   for name, path in _score_files.split_files(args.files):
     if name is None:
-      raise _usage.UsageError(f'--report wmt20 takes NAME=FILE, not {path!r}')
+      raise UsageError(f'--report wmt20 takes NAME=FILE, not {path!r}')
     own.setdefault(name, []).extend(layouts.read(path, [name], options, name))
   metrics = _score_files.split_names(args.metrics or '') or [
     *wmt20.DEFAULT_METRICS,
     *own,
   ]
   if len(set(metrics)) != len(metrics):
-    raise _usage.UsageError(f'a metric is named twice: {", ".join(metrics)}')
+    raise UsageError(f'a metric is named twice: {", ".join(metrics)}')
   _correlate_arguments.check_metrics(args, metrics)
   unsupervised = [
     m for m in metrics if m not in wmt20.SUPERVISED and m not in own

@@ -18,14 +18,14 @@ from typing import Any
 
 from t5score_jax.checkpoints import kinds
 from t5score_jax.commands import _usage
-from t5score_jax.errors import OptionError
+from t5score_jax.errors import OptionError, UsageError
 from t5score_jax.metrics import base, registry
 
 DTYPES = base.COMMON_FLAGS['dtype']['choices']
 _MODEL, _SPREAD = 'model', 'spread'
 _TYPES = {'positive': _usage.positive, 'int': int, 'float': float, 'str': str}
 
-UsageError = _usage.UsageError
+UsageError = UsageError
 positive = _usage.positive
 
 

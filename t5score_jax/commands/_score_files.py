@@ -10,6 +10,7 @@ from collections.abc import Iterable
 
 from t5score_jax.commands import _usage
 from t5score_jax.data import tables as data_tables
+from t5score_jax.errors import UsageError
 from t5score_jax.evaluation.readers import layouts, mqm
 
 # Of `add_layout_arguments`.
@@ -53,7 +54,7 @@ def assignments(text: str, flag: str) -> dict[str, str]:
   for part in split_names(text):
     name, equals, value = part.partition('=')
     if not (name and equals and value):
-      raise _usage.UsageError(f'{flag} takes NAME=COLUMN, not {part!r}')
+      raise UsageError(f'{flag} takes NAME=COLUMN, not {part!r}')
     found[name] = value
   return found
 

@@ -17,9 +17,9 @@ from typing import Any
 import numpy as np
 
 from t5score_jax.commands import _metric_arguments as metric_arguments
-from t5score_jax.commands import score
 from t5score_jax.data import pair_shards, records, runs
 from t5score_jax.data.records import Segment
+from t5score_jax.errors import UsageError
 from t5score_jax.metrics import base
 
 SUMMARY = 'score shards of pairs with any metric, to distil it'
@@ -85,9 +85,9 @@ def _part(text: str) -> tuple[int, int]:
   """Reads I/N as (I - 1, N)."""
   first, slash, count = text.partition('/')
   if not (slash and first.isdecimal() and count.isdecimal()):
-    raise score.UsageError(f'--shard takes I/N as in 1/4, not {text!r}')
+    raise UsageError(f'--shard takes I/N as in 1/4, not {text!r}')
   if not 1 <= int(first) <= int(count):
-    raise score.UsageError(f'--shard {text}: I is from 1 to N')
+    raise UsageError(f'--shard {text}: I is from 1 to N')
   return int(first) - 1, int(count)
 
 
@@ -96,16 +96,16 @@ def run(args: argparse.Namespace) -> int:
   first, step = _part(args.shard)
   options = metric_arguments.metric_options(args)
   if not args.rating.strip():
-    raise score.UsageError('--rating is empty; name the column of the scores')
+    raise UsageError('--rating is empty; name the column of the scores')
   if args.rating in (*records.FIELDS, 'origin'):
-    raise score.UsageError(f'--rating {args.rating}: pairs have such a column')
+    raise UsageError(f'--rating {args.rating}: pairs have such a column')
   shards = pair_shards.complete(args.pairs, 'pairs')
   if os.path.realpath(args.pairs) == os.path.realpath(args.output):
-    raise score.UsageError('-o is the folder of the pairs; choose another one')
+    raise UsageError('-o is the folder of the pairs; choose another one')
   metric = metric_arguments.load(args.model, options, args.metric)
   signature = metric.signature()
   if '|idf:references|' in signature:
-    raise score.UsageError(
+    raise UsageError(
       'with idf=references a score depends on what else is in its shard: give '
       f'--option idf={Path(args.pairs) / "texts.txt.gz"} (or another corpus), '
       'or idf=none'

@@ -16,6 +16,7 @@ from t5score_jax.checkpoints import kinds
 from t5score_jax.commands import _metric_arguments as metric_arguments
 from t5score_jax.commands import _score_output, _usage, score
 from t5score_jax.data import files, records, tables
+from t5score_jax.errors import UsageError
 from t5score_jax.fitting import calibration as calibrations
 from t5score_jax.metrics import base
 
@@ -120,7 +121,7 @@ def run(args: argparse.Namespace) -> int:
   """Runs the verb; returns the exit code."""
   options = metric_arguments.metric_options(args)
   if args.folds < 2:
-    raise score.UsageError(f'--folds {args.folds}: at least 2')
+    raise UsageError(f'--folds {args.folds}: at least 2')
   output = _output(args, options)
   segments, unrated = _judged(args)
   metric = metric_arguments.load(args.model, options, args.metric)
@@ -138,21 +139,21 @@ def _output(args: argparse.Namespace, options: Mapping[str, Any]) -> Path:
   """Where the calibration goes; found out before the work."""
   if args.output:
     if args.overwrite:
-      raise score.UsageError('--overwrite is without -o, which overwrites')
+      raise UsageError('--overwrite is without -o, which overwrites')
     path = Path(args.output)
   else:
     folder = metric_arguments.model_folder(args.model, options, args.metric)
     if folder is None:
-      raise score.UsageError('the metric has no folder: give -o OUT')
+      raise UsageError('the metric has no folder: give -o OUT')
     path = folder / calibrations.FILE
   # These came with the package: all its users share them.
   if path.resolve().parent in _embedded_folders():
-    raise score.UsageError(
+    raise UsageError(
       f'{path.resolve().parent} is the folder of an embedded model, which is '
       'not written: give -o OUT'
     )
   if not (args.output or args.overwrite) and path.exists():
-    raise score.UsageError(
+    raise UsageError(
       f'there is {path} already: give --overwrite to replace it, or -o OUT'
     )
   score.check_writable(str(path), [args.input, args.model, *options.values()])

@@ -18,6 +18,7 @@ from t5score_jax.commands import _score_files, _usage
 from t5score_jax.commands import score as score_verb
 from t5score_jax.data import files
 from t5score_jax.data import tables as data_tables
+from t5score_jax.errors import UsageError
 from t5score_jax.evaluation import scores, system_tests
 from t5score_jax.evaluation.readers import layouts
 from t5score_jax.evaluation.reports import system_tables, tables
@@ -139,12 +140,10 @@ def run(args: argparse.Namespace) -> int:
   """Runs the verb; returns the exit status."""
   texts = bool(args.hypotheses or args.input)
   if texts == bool(args.files):
-    raise score_verb.UsageError(
-      'give score files, or texts: -t HYP..., or --input FILE'
-    )
+    raise UsageError('give score files, or texts: -t HYP..., or --input FILE')
   _check_unused(args, texts)
   if args.all_pairs and args.baseline is not None:
-    raise score_verb.UsageError('give --baseline or --all-pairs')
+    raise UsageError('give --baseline or --all-pairs')
   _check_output(args)
   named, notes = _from_texts(args) if texts else _from_scores(args)
   comparisons = {
@@ -201,7 +200,7 @@ def _against(
   baseline = 0
   if args.baseline is not None:
     if args.baseline not in names:
-      raise _usage.UsageError(
+      raise UsageError(
         f'--baseline: no system {args.baseline!r};'
         + data_tables.suggest(args.baseline, names)
       )

@@ -16,6 +16,7 @@ from t5score_jax.commands import (
   _usage,
 )
 from t5score_jax.data import files
+from t5score_jax.errors import UsageError
 from t5score_jax.evaluation import agreement, scores
 from t5score_jax.evaluation.readers import layouts
 from t5score_jax.evaluation.reports import plots, tables
@@ -34,14 +35,14 @@ def _named_files(
     UsageError: A metric is named twice or not at all, or there is no file.
   """
   if not args.files:
-    raise _usage.UsageError('no files: give [NAME=]FILE')
+    raise UsageError('no files: give [NAME=]FILE')
   named = _score_files.split_files(args.files)
   metrics = _score_files.split_names(args.metrics or '')
   # A name may be given to several files, such as one for each language pair.
   given = list(dict.fromkeys(name for name, _ in named if name))
   metrics = metrics or given or ['score']
   if len(set(metrics)) != len(metrics):
-    raise _usage.UsageError(f'a metric is named twice: {", ".join(metrics)}')
+    raise UsageError(f'a metric is named twice: {", ".join(metrics)}')
   _correlate_arguments.check_metrics(args, metrics)
   return named, metrics
 
@@ -124,13 +125,13 @@ def _check_picture(args: argparse.Namespace) -> None:
     plots.format_of(args.plot)
   several = len(_correlate_arguments.top_k(args)) > 1
   if several and args.plot_kind not in (None, 'curves'):
-    raise _usage.UsageError(
+    raise UsageError(
       f'several --top-k are drawn as curves, not {args.plot_kind}'
     )
   if args.plot_kind == 'curves' and not several:
-    raise _usage.UsageError('curves need several numbers: --top-k 4,6,8')
+    raise UsageError('curves need several numbers: --top-k 4,6,8')
   if args.plot_kind == 'scatter' and not args.human:
-    raise _usage.UsageError('a scatter plot needs human scores: --human COL')
+    raise UsageError('a scatter plot needs human scores: --human COL')
   plots.check_available()
 
 

@@ -22,9 +22,9 @@ from t5score_jax.commands import (
   _score_output,
   score,
 )
-from t5score_jax.commands._usage import UsageError
 from t5score_jax.data import files, instances, records
 from t5score_jax.data import tables as data_tables
+from t5score_jax.errors import UsageError
 from t5score_jax.evaluation import dimensions
 from t5score_jax.evaluation.reports import tables
 
@@ -214,7 +214,7 @@ def _check_output(
   """Raises before the training what would be raised after it."""
   try:
     score.check_writable(path, [file.path for file in inputs])
-  except score.UsageError as error:
+  except UsageError as error:
     raise UsageError(str(error)) from error
   if data_tables.format_of(path) is None:
     raise UsageError(

@@ -18,9 +18,9 @@ from t5score_jax.commands import (
   _score_files,
   _score_output,
 )
-from t5score_jax.commands._usage import UsageError
 from t5score_jax.data import files, instances
 from t5score_jax.data.records import Segment
+from t5score_jax.errors import UsageError
 
 SUMMARY = 'train a regressor (COMET, COMES) on rated records'
 

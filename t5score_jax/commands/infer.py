@@ -13,6 +13,7 @@ from typing import Any
 
 from t5score_jax.commands import _gin, score
 from t5score_jax.commands import _metric_arguments as metric_arguments
+from t5score_jax.errors import UsageError
 from t5score_jax.runtime import configurables, processes
 
 SUMMARY = 'write texts for inputs (predict), or score targets, in bulk'
@@ -155,29 +156,29 @@ def check(args: argparse.Namespace) -> None:
   given = [flag for name, flag in names.items() if getattr(args, name)]
   if args.gin_file or args.gin_bindings:
     if given:
-      raise score.UsageError(
+      raise UsageError(
         f'{given[0]} is for files; with --gin_file give macros instead'
       )
     if args.format not in (None, 'jsonl'):
-      raise score.UsageError('--format is for files; tasks give jsonl')
+      raise UsageError('--format is for files; tasks give jsonl')
     return
   for name in ('model', 'inputs', 'output'):
     if not getattr(args, name):
-      raise score.UsageError(
+      raise UsageError(
         f'{names[name]} is missing (or --gin_file, for a SeqIO task)'
       )
   if args.format is None:
     score.check_ending(args.output, FORMATS, '--output')
   if args.mode == 'score':
     if not args.targets:
-      raise score.UsageError('--mode score needs --targets')
+      raise UsageError('--mode score needs --targets')
     if args.inputs == args.targets == '-':
-      raise score.UsageError('standard input (-) can be only one of the files')
+      raise UsageError('standard input (-) can be only one of the files')
     for name in _METHOD:
       if getattr(args, name) is not None:
-        raise score.UsageError(f'{names[name]} is for --mode predict')
+        raise UsageError(f'{names[name]} is for --mode predict')
   elif args.targets:
-    raise score.UsageError('--targets is for --mode score')
+    raise UsageError('--targets is for --mode score')
 
 
 def _from_files(args: argparse.Namespace) -> dict[str, Any]:
@@ -197,7 +198,7 @@ def _from_files(args: argparse.Namespace) -> dict[str, Any]:
       args.num_partitions or 1,
     )
   except ValueError as error:
-    raise score.UsageError(str(error)) from error
+    raise UsageError(str(error)) from error
   bundle = loading.load_model(args.model)
   totals = bulk.run(
     bulk.from_files(

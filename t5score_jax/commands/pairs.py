@@ -20,10 +20,10 @@ import numpy as np
 
 from t5score_jax.commands import _record_files, _usage
 from t5score_jax.commands._record_files import RecordFile
-from t5score_jax.commands._usage import UsageError
 from t5score_jax.data import files, pair_shards, runs, tables
 from t5score_jax.data import pairs as data_pairs
 from t5score_jax.data.denoising import Noise
+from t5score_jax.errors import UsageError
 from t5score_jax.version import __version__
 
 SUMMARY = 'make pairs of related texts, to distil a metric on'

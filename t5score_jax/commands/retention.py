@@ -21,6 +21,7 @@ from t5score_jax.commands import _metric_arguments as metric_arguments
 from t5score_jax.commands import _record_files, _usage, score
 from t5score_jax.data import files
 from t5score_jax.data.records import Segment
+from t5score_jax.errors import UsageError
 from t5score_jax.evaluation.reports import plots, retention, tables
 
 SUMMARY = 'compare distilled metrics with their teacher: agreement, speed, size'
@@ -192,7 +193,7 @@ def parse_spec(text: str, role: str) -> Spec:
   if not equals or '/' in name:
     name, metric = '', head
   if not metric or (colon and not rest):
-    raise score.UsageError(
+    raise UsageError(
       f'a metric is [NAME=]METRIC[:OPTION=VALUE,...], not {text!r}'
     )
   options = {}
@@ -200,7 +201,7 @@ def parse_spec(text: str, role: str) -> Spec:
   for part in re.split(r',(?=\w+=)', rest) if rest else []:
     option, equals, value = part.partition('=')
     if not (option.isidentifier() and equals):
-      raise score.UsageError(f'{text}: {part!r} is not OPTION=VALUE')
+      raise UsageError(f'{text}: {part!r} is not OPTION=VALUE')
     options[option] = metric_arguments.literal(value)
   return Spec(name or metric, metric, options, role)
 
@@ -214,11 +215,9 @@ def _specs(args: argparse.Namespace) -> list[Spec]:
   names = [spec.name for spec in specs]
   for name in names:
     if names.count(name) > 1:
-      raise score.UsageError(
-        f'two metrics are called {name!r}: give NAME=METRIC:...'
-      )
+      raise UsageError(f'two metrics are called {name!r}: give NAME=METRIC:...')
   if args.speed_against not in (None, *names):
-    raise score.UsageError(
+    raise UsageError(
       f'--speed-against {args.speed_against}: there are {", ".join(names)}'
     )
   return specs

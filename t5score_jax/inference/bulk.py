@@ -119,7 +119,9 @@ class Work(Protocol):
   def expect(self, shapes: Iterable[Any]) -> None:
     """See ``scoring.Scorer.expect``."""
 
-  def rows(self, examples: list[Example]) -> tuple[list[dict], Totals]:
+  def rows(
+    self, examples: list[Example]
+  ) -> tuple[list[dict[str, Any]], Totals]:
     """What is written of each example."""
 
 
@@ -153,7 +155,9 @@ class _Predict:
   def expect(self, shapes: Iterable[Any]) -> None:
     del shapes
 
-  def rows(self, examples: list[Example]) -> tuple[list[dict], Totals]:
+  def rows(
+    self, examples: list[Example]
+  ) -> tuple[list[dict[str, Any]], Totals]:
     made = self._generator.generate([e.inputs for e in examples])
     rows = []
     for example, outputs in zip(examples, made.outputs, strict=True):
@@ -192,7 +196,9 @@ class _Score:
   def expect(self, shapes: Iterable[Any]) -> None:
     self._scorer.expect([tuple(shape) for shape in shapes])
 
-  def rows(self, examples: list[Example]) -> tuple[list[dict], Totals]:
+  def rows(
+    self, examples: list[Example]
+  ) -> tuple[list[dict[str, Any]], Totals]:
     found = self._scorer.score_pairs(
       [(e.inputs, e.targets or '') for e in examples]
     )

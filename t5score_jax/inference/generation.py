@@ -188,7 +188,7 @@ class Generator:
   ) -> Iterator[tuple[np.ndarray, search.Found]]:
     """Yields places of inputs and what was found for them, in any order."""
     batches = list(self._plan(np.asarray([len(ids) for ids in inputs], int)))
-    waiting: collections.deque = collections.deque()
+    waiting: collections.deque[Any] = collections.deque()
     shapes = [shape for _, shape in batches]
     with self.programs.compiling(self._compile, shapes) as programs:
       for chosen, shape in batches:
@@ -250,7 +250,9 @@ class Generator:
     return placed.compile(function, placed.ids(*shape), keys, out=placed.rows)
 
 
-def _search(config, method, vocab_size, params, tokens, keys):
+def _search(
+  config: Any, method: Any, vocab_size: Any, params: Any, tokens: Any, keys: Any
+) -> Any:
   return search.search(params, config, method, vocab_size, tokens, keys)
 
 

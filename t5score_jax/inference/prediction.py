@@ -7,6 +7,7 @@ Scoring (`metrics/comes.py`) and fitting use it. The vectors come from
 from __future__ import annotations
 
 import functools
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -55,7 +56,9 @@ def outputs(
 
 
 @functools.partial(jax.jit, static_argnums=0)
-def _predict(config, params, hypothesis, source, reference=None):
+def _predict(
+  config: Any, params: Any, hypothesis: Any, source: Any, reference: Any = None
+) -> Any:
   # Accelerators round products below float32 by default.
   with jax.default_matmul_precision('float32'):
     return heads.predict(params, config, hypothesis, source, reference)

@@ -274,7 +274,7 @@ class Scorer:
       ready=self._shapes,
     )
     self._shapes.update(shape for pool in pools for shape in pool.shapes)
-    in_flight: collections.deque = collections.deque()
+    in_flight: collections.deque[Any] = collections.deque()
     for pool, programs in self._as_compiled(pools):
       tokens = padded(
         [window.inputs[i] for i in pool.inputs], pool.rows, pool.length
@@ -303,9 +303,11 @@ class Scorer:
 
   def _as_compiled(
     self, pools: Sequence[buckets.Pool]
-  ) -> Iterator[tuple[buckets.Pool, Compiling]]:
+  ) -> Iterator[tuple[buckets.Pool, Compiling[Any]]]:
     """Yields pools with their programs, first those that are compiled."""
-    by_shapes: dict[tuple, list[buckets.Pool]] = collections.defaultdict(list)
+    by_shapes: dict[tuple[Any, ...], list[buckets.Pool]] = (
+      collections.defaultdict(list)
+    )
     for pool in pools:
       by_shapes[pool.shapes].append(pool)
     # The shapes with the most work first: while they run, others compile.
@@ -441,11 +443,19 @@ def _window(
   )
 
 
-def _encode(config, params, tokens):
+def _encode(config: Any, params: Any, tokens: Any) -> Any:
   return t5score.encode(params, config, tokens)
 
 
-def _log_probs(config, block, params, encoded, encoder_tokens, rows, targets):
+def _log_probs(
+  config: Any,
+  block: Any,
+  params: Any,
+  encoded: Any,
+  encoder_tokens: Any,
+  rows: Any,
+  targets: Any,
+) -> Any:
   return t5score.target_log_probs(
     params, config, encoded, encoder_tokens, rows, targets, block
   )

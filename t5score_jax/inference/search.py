@@ -8,7 +8,8 @@ batch mates and padding change nothing. Not here: text, batches, devices
 from __future__ import annotations
 
 import dataclasses
-from typing import NamedTuple
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -339,7 +340,7 @@ def _top_k(x: Array, k: int) -> tuple[Array, Array]:
   if parts == 1 or x.shape[0] % parts:
     return lax.top_k(x, k)
   rows = PartitionSpec('data')
-  own = jax.shard_map(
+  own: Callable[..., Any] = jax.shard_map(
     lambda x: tuple(lax.top_k(x, k)), in_specs=rows, out_specs=(rows, rows)
   )
   largest, places = own(x)

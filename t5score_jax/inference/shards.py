@@ -63,7 +63,13 @@ class Parts:
       with files.open_text(self._path(len(self.heads))) as lines:
         self.heads.append(json.loads(next(lines)))
 
-  def add(self, number: int, head: dict, rows: list[dict], format: str) -> None:
+  def add(
+    self,
+    number: int,
+    head: dict[str, Any],
+    rows: list[dict[str, Any]],
+    format: str,
+  ) -> None:
     """Keeps a shard; with '-', writes it.
 
     Args:

@@ -15,6 +15,7 @@ from __future__ import annotations
 import dataclasses
 import os
 from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -252,7 +253,14 @@ def _stacked(
 
 
 @jax.jit
-def _greedy(hyp, hyp_mask, hyp_weights, ref, ref_mask, ref_weights):
+def _greedy(
+  hyp: Any,
+  hyp_mask: Any,
+  hyp_weights: Any,
+  ref: Any,
+  ref_mask: Any,
+  ref_weights: Any,
+) -> Any:
   """P, R, F of each pair: [rows, length, width] twice -> [rows, 3]."""
   # [rows, hypothesis tokens, reference tokens]
   similarity = jnp.einsum('rid,rjd->rij', hyp, ref, precision='highest')

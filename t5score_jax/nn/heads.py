@@ -10,12 +10,13 @@ products and differences of these go through a feed-forward network. COMES
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from t5score_jax.nn import bert
 
@@ -24,7 +25,7 @@ Params = Mapping[str, Any]
 
 POOLING = ('mean', 'cls', 'max')
 TRANSFORMATIONS = ('softmax', 'sparsemax')
-ACTIVATIONS = {
+ACTIVATIONS: dict[str, Callable[[Array], Array]] = {
   'tanh': jnp.tanh,
   'relu': nn.relu,
   'gelu': lambda x: nn.gelu(x, approximate=False),
@@ -138,7 +139,7 @@ def pool(states: Array, mask: Array, pooling: str) -> Array:
   if pooling == 'cls':
     return states[..., 0, :]
   if pooling == 'max':
-    low = jnp.finfo(jnp.float32).min
+    low = np.finfo(np.float32).min
     return jnp.max(jnp.where(mask[..., None] > 0, states, low), axis=-2)
   total = jnp.einsum('...blE,bl->...bE', states, mask.astype(jnp.float32))
   return total / jnp.maximum(jnp.sum(mask, axis=-1), 1)[..., None]

@@ -22,6 +22,7 @@ import jax.numpy as jnp
 
 from t5score_jax.errors import T5ScoreError
 from t5score_jax.models import t5score
+from t5score_jax.nn import axes
 from t5score_jax.precompile import flops, hlo, topologies
 from t5score_jax.training import optimizers, partitioning
 from t5score_jax.training import state as states
@@ -195,7 +196,7 @@ class Training:
     try:
       placed.check_batch_size(self._rows, self.microbatches)
       plan = states.plan(self.model, self.optimizer, placed, self.ema_decay)
-    except partitioning.MeshError as error:
+    except axes.MeshError as error:
       raise PrecompileError(str(error)) from error
     step = states.make_step(
       self.model,
@@ -466,7 +467,7 @@ def smallest(kind: str, training: Training) -> Iterator[Report]:
         if asked.least_memory(topology) > (topology.usable_memory or 0):
           continue
         found = asked.on(topology)
-      except (PrecompileError, partitioning.MeshError):
+      except (PrecompileError, axes.MeshError):
         continue
       tried = True
       yield found

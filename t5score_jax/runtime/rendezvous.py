@@ -12,6 +12,7 @@ from __future__ import annotations
 import json
 import socket
 import time
+from typing import Any
 
 from t5score_jax.errors import T5ScoreError
 
@@ -193,7 +194,7 @@ def _alive(peer: socket.socket) -> bool:
     return False
 
 
-def send(peer: socket.socket, words: dict) -> None:
+def send(peer: socket.socket, words: dict[str, Any]) -> None:
   """Sends one line of JSON; in vain to one who is gone."""
   try:
     peer.settimeout(5)
@@ -202,7 +203,7 @@ def send(peer: socket.socket, words: dict) -> None:
     pass  # It went away; whoever misses it says so.
 
 
-def receive(peer: socket.socket) -> dict:
+def receive(peer: socket.socket) -> dict[str, Any]:
   """One line of JSON; {} for an end, silence or something else."""
   data = b''
   try:

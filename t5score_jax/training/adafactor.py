@@ -193,7 +193,9 @@ def _name(path: Any) -> str:
   return jax.tree_util.keystr(path, simple=True, separator='/')
 
 
-def _map_named(function: Callable, tree: PyTree, *rest: PyTree) -> PyTree:
+def _map_named(
+  function: Callable[..., Any], tree: PyTree, *rest: PyTree
+) -> PyTree:
   return jax.tree_util.tree_map_with_path(function, tree, *rest)
 
 

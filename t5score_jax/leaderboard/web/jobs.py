@@ -63,7 +63,7 @@ class Job:
     return self.status not in ('done', 'failed')
 
 
-def _job(row: tuple) -> Job:
+def _job(row: tuple[Any, ...]) -> Job:
   number, kind, name, settings, *rest = row
   return Job(number, kind, name, json.loads(settings), *rest)
 

@@ -39,7 +39,7 @@ import tempfile
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 from t5score_jax.errors import T5ScoreError
 from t5score_jax.leaderboard.web import sandbox_child
@@ -266,7 +266,7 @@ def _watch(command: list[str], stdin: IO[bytes], limits: Limits) -> bytes:
 
 
 def _pump(
-  process: subprocess.Popen, streams: dict, limits: Limits
+  process: subprocess.Popen[bytes], streams: dict[str, Any], limits: Limits
 ) -> str | None:
   """Reads both streams to their ends; says what went wrong, if anything."""
   ended = time.monotonic()
@@ -338,7 +338,7 @@ def _resident(pid: int) -> int:
   return total * page
 
 
-def _kill(process: subprocess.Popen) -> None:
+def _kill(process: subprocess.Popen[bytes]) -> None:
   """Ends the process and all that it started.
 
   In a namespace the first process takes all others with it; without, those

@@ -10,6 +10,7 @@ import json
 import os
 import resource
 import sys
+from typing import Any
 
 _MS_BIND, _MS_REC, _MS_PRIVATE = 4096, 16384, 1 << 18
 _MS_NOSUID, _MS_NODEV = 2, 4
@@ -57,7 +58,7 @@ def _read_only_root() -> None:
   )
 
 
-def see_little(settings: dict) -> None:
+def see_little(settings: dict[str, Any]) -> None:
   """Hides what the program has no business with; /tmp is new and small."""
   _mount('none', '/', None, _MS_REC | _MS_PRIVATE)
   # Held open: their names vanish when what is above them is hidden.
@@ -80,13 +81,13 @@ def see_little(settings: dict) -> None:
     _mount('tmpfs', '/proc', 'tmpfs', _MS_NOSUID | _MS_NODEV, 'size=4k')
 
 
-def limit(settings: dict) -> None:
+def limit(settings: dict[str, Any]) -> None:
   """Limits of this process and of those that it starts."""
   for name, value in settings['limits'].items():
     resource.setrlimit(getattr(resource, f'RLIMIT_{name}'), (value, value))
 
 
-def drop(settings: dict) -> None:
+def drop(settings: dict[str, Any]) -> None:
   """Gives up every privilege, for good."""
   if settings['user'] is not None:
     os.setgroups([])

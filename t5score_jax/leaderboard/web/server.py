@@ -473,7 +473,7 @@ def create_app(
   server = Server(path, config)
   # Room for the fields around the file.
   most = config.upload + (1 << 20)
-  handlers: dict[Any, Callable] = {
+  handlers: dict[Any, Callable[..., Any]] = {
     HTTPException: server.error,
     BoardError: server.error,
   }
