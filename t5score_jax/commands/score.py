@@ -15,7 +15,6 @@ from typing import Any
 
 from t5score_jax.commands import _score_output
 from t5score_jax.commands._metric_arguments import (
-  UsageError,
   add_choice,
   add_model_options,
   load,
@@ -24,6 +23,7 @@ from t5score_jax.commands._metric_arguments import (
 )
 from t5score_jax.data import files, records, tables
 from t5score_jax.data.records import Segment
+from t5score_jax.errors import UsageError
 from t5score_jax.fitting import calibration as calibrations
 from t5score_jax.metrics import base
 from t5score_jax.runtime import processes

@@ -266,7 +266,9 @@ def _watch(command: list[str], stdin: IO[bytes], limits: Limits) -> bytes:
 
 
 def _pump(
-  process: subprocess.Popen[bytes], streams: dict[str, Any], limits: Limits
+  process: subprocess.Popen[bytes],
+  streams: dict[Any, bytearray],
+  limits: Limits,
 ) -> str | None:
   """Reads both streams to their ends; says what went wrong, if anything."""
   ended = time.monotonic()
