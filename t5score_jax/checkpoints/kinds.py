@@ -22,7 +22,7 @@ REGRESSOR = 'estimator'
 COMET = 'comet'
 #: FrugalScore's cross-encoder (``checkpoints/cross_encoders.py``).
 CROSS_ENCODER = 'miniature'
-#: An encoder of the BERT family (``checkpoints/formats/huggingface/encoders.py``).
+#: An encoder of the BERT family (`checkpoints/formats/huggingface/`).
 ENCODER = 'encoder'
 
 #: Each in words.

@@ -286,7 +286,7 @@ def add_ratings(
       clash = given & ~np.isnan(old) & (old != values)
       if clash.any() and not replace:
         raise BoardError(
-          f'{int(clash.sum())} of these examples have a different rating already,'
+          f'{int(clash.sum())} of these examples already have another rating,'
           f' {name!r}; replace them explicitly, or choose another name'
         )
       store.connection.execute(

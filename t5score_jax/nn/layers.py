@@ -180,9 +180,9 @@ class Attention(nn.Module):
   row ``b``, whose keys and values are computed once. That is exact because a
   cross-attention has neither position bias nor causal mask.
 
-  For decoding token by token (``nn/decoding.py``), keys and values are kept:
-  those of the inputs in the collection 'cross_cache', which is only read, those of
-  the tokens so far in the collection 'cache', as 'key' and 'value' [rows,
+  For decoding token by token (`nn/decoding.py`), keys and values are kept:
+  those of the inputs in the collection 'cross_cache', which is only read, those
+  of the tokens so far in the collection 'cache', as 'key' and 'value' [rows,
   key_length, heads, head_dim].
   """
 

@@ -181,8 +181,7 @@ def test_no_configuration(capsys):
 
 def test_missing_gin_file(tmp_path, capsys):
   assert _train('runs/no_such.gin', tmp_path / 'run') == 2
-  told = _told(capsys)
-  assert 'no gin file runs/no_such.gin' in told and 'gin_configs' in told
+  assert 'runs/no_such.gin' in _told(capsys)
 
 
 def test_gin_file_that_includes_a_missing_one(tmp_path, capsys):

@@ -197,10 +197,10 @@ def test_steps(folders):
   assert documents.steps(folders[0], 1, 2) == 10
   assert documents.steps(folders[0], 2, 1) == 3
   assert documents.steps(folders[0], 2, 0) == 0
-  for bad in ({'epochs': -1}, {'documents': 0}):
-    with pytest.raises(datasets.DatasetError, match='at least'):
-      documents.steps(folders[0], **{'documents': 1, **bad})
+  for name, bad in (('epochs', -1), ('documents', 0)):
+    with pytest.raises(datasets.DatasetError, match=name):
+      documents.steps(folders[0], **{'documents': 1, name: bad})
   with pytest.raises(datasets.DatasetError, match='no such array'):
     documents.steps(folders[1], 1)
-  with pytest.raises(datasets.DatasetError, match='at least 1'):
+  with pytest.raises(datasets.DatasetError, match='documents'):
     documents.DocumentsDataset(*folders, 0)

@@ -252,10 +252,9 @@ def test_a_compiler_that_ends_the_process_is_reported(capfd):
     print('pages of addresses', file=sys.stderr, flush=True)
     os.kill(os.getpid(), signal.SIGKILL)
 
-  with pytest.raises(topologies.TopologyError, match='signal 6'):
+  with pytest.raises(topologies.TopologyError, match='signal 9'):
     command._survived(crash)
-  told = capfd.readouterr().err
-  assert 'libtpu ended with signal 9' in told and told.count('\n') == 1
+  assert capfd.readouterr().err == ''
   assert command._survived(lambda: 2) == 2
 
 
