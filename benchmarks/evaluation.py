@@ -1,4 +1,4 @@
-"""Times the statistics of meta-evaluation against plain loops, in one run.
+"""Times the statistics of meta-evaluation beside plain loops.
 
     python benchmarks/evaluation.py [--data DIR] [--reference CHECKOUT]
 
@@ -13,11 +13,10 @@ Three tasks, as large as WMT's:
 Each is done by this library, by a plain loop in NumPy, and by the code of
 mt-metrics-eval (Apache-2.0) where CHECKOUT is a checkout of
 github.com/google-research/mt-metrics-eval; never install the package of that
-name, which is another one. A loop that would take hours is timed on a part,
-and its time multiplied: the part is printed. Scores are random, and so do not
-change how long anything takes, but for the early stop of the soft accuracy's
-test, which is timed with and without. DIR is a folder with wmt20_darr.tsv.gz;
-without it pairs of the same number are made up.
+name, which is a different one. A loop that would take hours is timed on a part
+and extrapolated; the part is printed. Scores are random, which affects only the
+early stop of the soft accuracy's test; it is timed with and without. DIR is a
+folder with wmt20_darr.tsv.gz; without it pairs of the same number are made up.
 """
 
 from __future__ import annotations
@@ -47,10 +46,10 @@ RESAMPLES = 1000
 
 
 def timed(function: Callable[[], Any]) -> tuple[float, Any]:
-  """Seconds of one call, and its result.
+  """Times one call; returns its seconds and its result.
 
-  Processor seconds of all threads go to standard error beside the clock's: on
-  a busy machine the two differ by what others take.
+  Prints seconds of the clock and of the processor (all threads) to standard
+  error; they differ on a busy machine.
   """
   start, used = time.perf_counter(), time.process_time()
   result = function()
@@ -206,7 +205,7 @@ def time_bootstrap(rows: Rows, grids: Any) -> None:
 def wmt24_scores(
   generator: np.random.Generator,
 ) -> tuple[np.ndarray, dict[str, np.ndarray]]:
-  """Human scores with ties [15, 2000], and 20 metrics of some quality."""
+  """Human scores with ties [15, 2000], and 20 metrics related to them."""
   shape = (15, 2000)
   quality = 0.3 * generator.normal(size=(15, 1))
   human = np.round(2 * (generator.normal(size=shape) + quality)) / 2
@@ -326,7 +325,7 @@ def _reference_wmt24(
 
 
 def load_reference(folder: pathlib.Path | None) -> Any:
-  """Their module of statistics, from a checkout; None without one."""
+  """Loads mt-metrics-eval's statistics from a checkout; None without one."""
   if folder is None:
     return None
   if not (folder / 'mt_metrics_eval' / 'stats.py').is_file():

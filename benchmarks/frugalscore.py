@@ -5,11 +5,11 @@ r"""Times a miniature beside MoverScore, this library's and the published one.
       --published peer
 
 PAIRS has columns `hypothesis` and `reference` (`t5score score --input` says how
-to name others). All run on the CPU in this process, in turns; the second and
-later runs over the same pairs count, without what is loaded and compiled. The
-published program (`moverscore_v2.py`; Apache-2.0) names a GPU, a DistilBERT of
-a model hub and a NumPy type that is gone: it is run from a copy in which these
-are the CPU, --encoder and float. It needs torch and transformers. Pairs have a
+to name others). All run on the CPU in this process, in turns; the first run
+over the pairs, which loads and compiles, does not count. The published program
+(`moverscore_v2.py`; Apache-2.0) names a GPU, a DistilBERT of a model hub and a
+NumPy type that no longer exists: it runs from a copy in which these are the
+CPU, --encoder and float. It needs torch and transformers. Pairs have a
 reference each; of several the first counts there.
 """
 
@@ -27,12 +27,12 @@ from typing import Any
 
 import numpy as np
 
-from t5score_jax.commands._metric_arguments import positive
+from t5score_jax.commands._usage import positive
 
-# Before JAX is imported: torch has the CPU, too.
+# Before JAX is imported: both use the CPU.
 os.environ['JAX_PLATFORMS'] = 'cpu'
 
-# What the published program says, and what is said instead.
+# Replacements in the published program.
 _REPLACED = (
   ('from transformers import *', 'from transformers import {0}'),
   ('DistilBert', 'Bert'),
@@ -67,7 +67,10 @@ def parser() -> argparse.ArgumentParser:
     help='folder with moverscore_v2.py and pyemd; not timed otherwise',
   )
   result.add_argument(
-    '--published_pairs', type=positive, default=500, help='that it is timed on'
+    '--published_pairs',
+    type=positive,
+    default=500,
+    help='number of pairs to time',
   )
   result.add_argument(
     '--batch_size', type=positive, default=64, help='of its own'
@@ -147,7 +150,7 @@ def _published(
     spec = importlib.util.spec_from_file_location(copy.stem, copy)
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
-    # Its document frequencies are counted in processes, which import it.
+    # It counts document frequencies in processes, which import it.
     sys.modules[copy.stem] = module
     spec.loader.exec_module(module)
   print(f'torch computes with {torch.get_num_threads()} threads')

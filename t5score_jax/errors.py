@@ -24,6 +24,9 @@ _EXTRAS = {
   'python_multipart': 'server',
   'matplotlib': 'plot',
   'libtpu': 'tpu',
+  'shtab': 'completion',
+  'huggingface_hub': 'hub',
+  **dict.fromkeys(('faiss', 'py3langid', 'rapidfuzz'), 'mining'),
 }
 
 
@@ -52,6 +55,12 @@ class ConfigurationError(T5ScoreError, ValueError):
 class OptionError(T5ScoreError, ValueError):
   """An option of a metric or a model has a value that it cannot have."""
 
+  exit_code = 2
+
+
+class UnknownOptionError(OptionError, TypeError):
+  """A metric has no option of that name."""
+
 
 class InputError(T5ScoreError, ValueError):
   """A file, an array or a value of the user's that cannot be used."""
@@ -62,15 +71,14 @@ def report(program: str, error: BaseException) -> int | None:
 
   Args:
     program: The first words of the line, as in 't5score score'.
-    error: What was raised.
+    error: The error.
 
   Returns:
-    The exit code; None for a fault of this library, which deserves a traceback
-    and of which nothing is printed.
+    The exit code; None, with nothing printed, for a fault of this library,
+    which deserves a traceback.
   """
-  # A reader of the output that has seen enough needs no message.
   if isinstance(error, BrokenPipeError):
-    return 141
+    return 141  # The reader of the output has seen enough: no message.
   code, message = 1, str(error)
   if isinstance(error, KeyboardInterrupt):
     code, message = STOPPED['interrupted'], 'interrupted'
@@ -78,6 +86,8 @@ def report(program: str, error: BaseException) -> int | None:
     message = remedy
   elif isinstance(error, T5ScoreError):
     code = error.exit_code
+  elif isinstance(error, OSError) and isinstance(error.filename, str):
+    message = _of_file(error) or message
   elif 'RESOURCE_EXHAUSTED' in message:
     message = (
       'out of memory; use smaller batches or shorter texts (--batch-tokens and '
@@ -89,8 +99,15 @@ def report(program: str, error: BaseException) -> int | None:
   return code
 
 
+def _of_file(error: OSError) -> str:
+  """An error of the operating system with a file, as others: FILE: what."""
+  if isinstance(error, FileNotFoundError) and error.filename2 is None:
+    return f'{error.filename}: there is no such file or folder'
+  return f'{error.filename}: {error.strerror}' if error.strerror else ''
+
+
 def missing_extra(error: BaseException) -> str:
-  """How to install the package that an import misses; '' for other errors."""
+  """How to install a missing optional package; '' for other errors."""
   if not isinstance(error, ImportError):
     return ''
   # Gin's copies of exceptions keep the message and lose the name.
@@ -103,7 +120,7 @@ def missing_extra(error: BaseException) -> str:
 
 
 def one_line(text: str) -> str:
-  """Joins lines; what gin adds about a place goes into brackets."""
+  """Joins lines; a place that gin appends goes into parentheses."""
   text = re.sub(r'\n\s*In call to configurable .*', '', text)
   # The line of the file, perhaps with a mark under it, comes after the place.
   line = r'(?:\n    (.*))?(?:\n[ ^]*(?=\n|$))?'

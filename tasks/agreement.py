@@ -1,4 +1,4 @@
-"""How well a model's scores agree with ratings, in SeqIO's evaluations.
+"""Agreement of a model's scores with ratings, for SeqIO's evaluations.
 
 The metric that tasks of judgments carry, so that `t5x.eval`, or any program
 that runs `seqio.Evaluator` with a model's `score_batch`, reports it. Not for
@@ -15,15 +15,15 @@ import seqio
 
 
 class Agreement(seqio.metrics.CollectingMetric):
-  """Of the pairs of unlike ratings within an example, how many are ranked.
+  """Counts correctly ranked pairs of different ratings within an example.
 
-  Reads one score a hypothesis: [examples, 2] of pairs, [examples, n] of
+  Reads one score per hypothesis: [examples, 2] of pairs, [examples, n] of
   groups, n at least the size of the largest group. Gives
 
       pair_accuracy   the share of pairs whose better hypothesis scores
                       higher; a tie of scores counts as wrong
       tau             Kendall's tau over the same pairs, 2 pair_accuracy - 1
-      pairs           how many there are
+      pairs           the number of pairs
   """
 
   model_output_type = seqio.metrics.ModelOutputType.SCORE
@@ -35,7 +35,7 @@ class Agreement(seqio.metrics.CollectingMetric):
     target_field_name: str = 'targets',
     cached_targets: Sequence[np.ndarray] | None = None,
   ) -> tuple[dict[str, float], dict[str, Any]]:
-    """SeqIO's: the numbers, and the ratings and scores that they are of.
+    """SeqIO's method: returns the numbers, ratings and scores.
 
     Args:
       task_dataset_as_numpy: The task's examples, with `ratings`.

@@ -1,13 +1,13 @@
 """Caches tasks offline, in the files that `seqio_cache_tasks` writes.
 
 A cached task is read with `use_cached=True` (T5X's `USE_CACHED_TASKS`) from the
-folders of `seqio.add_global_cache_dirs`: no corpus is parsed and no text
-tokenized any more. SeqIO's own program needs Apache Beam, which a corpus of
-many gigabytes is worth; this one needs nothing and runs in one process.
+folders of `seqio.add_global_cache_dirs`, without parsing and tokenizing.
+SeqIO's own program needs Apache Beam, which is worthwhile for corpora of many
+gigabytes; this module needs no Beam and runs in one process.
 
-Everything that SeqIO would write is written: TFRecord shards, `info.*.json`,
+It writes all that SeqIO writes: TFRecord shards, `info.*.json`,
 `stats.*.json` and, at the end, `COMPLETED`; a folder appears under its name
-only when it is complete. `scripts/prepare/cache_tasks.py` is this for a shell.
+only when it is complete. `scripts/prepare/cache_tasks.py` is the command.
 """
 
 from __future__ import annotations
@@ -36,10 +36,10 @@ def cache_task(
 
   Args:
     name: A registered task.
-    cache_dir: The folder of all caches; the task's is inside, by its name.
-    shards: TFRecord files a split; more make a better shuffle later.
-    seed: Of preprocessing steps that are random.
-    overwrite: Whether a cache that is there is written anew.
+    cache_dir: The folder of all caches, with a folder per task.
+    shards: TFRecord files per split; more shuffle better in training.
+    seed: The seed of random preprocessing.
+    overwrite: Whether to replace an existing cache.
 
   Returns:
     The statistics by split: `examples`, and by feature `..._tokens` and
@@ -47,7 +47,7 @@ def cache_task(
 
   Raises:
     ValueError: No such task, it has no cache step, or a number is too small.
-    FileExistsError: The task is cached there already.
+    FileExistsError: The task is already cached there.
   """
   if shards < 1:
     raise ValueError(f'shards is {shards}; it must be at least 1')
@@ -72,7 +72,7 @@ def cache_task(
 def _cache_split(
   task: seqio.Task, split: str, folder: str, shards: int, seed: int
 ) -> dict[str, int]:
-  """Writes one split: examples are dealt to the shards in turn."""
+  """Writes one split, its examples to the shards in turn."""
   dataset = task.source.get_dataset(split=split, shuffle=False, seed=seed)
   dataset = task.preprocess_precache(dataset, seed=seed)
   prefix = seqio.get_cached_tfrecord_prefix(folder, split)
@@ -105,7 +105,7 @@ def _cache_split(
 
 
 def _describe(spec: tf.TypeSpec) -> dict[str, Any]:
-  """Shape and type of a feature, of which the first axis varies."""
+  """Shape and type of a feature, whose first axis varies."""
   shape = spec.shape.as_list()
   return {
     'shape': [None, *shape[1:]] if shape else [],

@@ -1,14 +1,12 @@
-"""Rows of delimited files as corpora are published: with a header, or without.
+"""Rows of delimited files as corpora are published, with and without a header.
 
-Adds to `t5score_jax.data.tables` (TSV with a header, JSONL) what other people's
-files need: commas, CSV quoting that a file turns out to use, and files without
-a header. Errors name file, line and field; a row is never left out.
+Adds to `t5score_jax.data.tables` what published corpora need: required columns,
+CSV quoting that is detected, and files without a header. Errors name file, line
+and field; no row is skipped.
 """
 
 from __future__ import annotations
 
-import csv
-import math
 import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -24,84 +22,50 @@ def read_csv(path: str | os.PathLike[str], wanted: Sequence[str]) -> Rows:
 
   Args:
     path: The file, compressed with gzip or not.
-    wanted: Columns that must be there.
+    wanted: Required columns.
 
   Yields:
     (the row's first line, cells by column); all columns.
 
   Raises:
-    RecordError: Bad quoting, a row of another length than the header, a
-      wanted column that isn't there.
-    OSError: The file can't be opened.
+    RecordError: Malformed quoting, a row of another length than the header, or
+      a missing column.
+    OSError: The file cannot be opened.
   """
   path = os.fspath(path)
   with files.open_text(path) as lines:
-    reader = csv.reader((line + '\n' for line in lines), strict=True)
-    header: list[str] = []
-    while True:
-      start = reader.line_num + 1
-      try:
-        cells = next(reader)
-      except StopIteration:
-        break
-      except csv.Error as error:
-        raise RecordError(
-          f'not CSV: {error}; cells with commas, quotation marks or line ends'
-          ' must stand in double quotes',
-          path=path,
-          line=start,
-        ) from error
-      if not header:
-        header = cells
-        _require(header, wanted, path)
-        continue
-      if len(cells) != len(header):
-        raise RecordError(
-          f'{len(cells)} fields where the header has {len(header)}; quote the'
-          ' cells that hold commas',
-          path=path,
-          line=start,
-        )
-      yield start, dict(zip(header, cells, strict=True))
-  if not header:
-    raise RecordError('the file is empty', path=path)
+    table = tables.read_csv(lines, path)
+    tables.check_columns(table.header or (), wanted, path)
+    yield from table.rows
 
 
 def read_tsv(path: str | os.PathLike[str], wanted: Sequence[str]) -> Rows:
   """Reads a tab-separated file with a header, quoted or not.
 
-  Some published files quote their cells as CSV does, others mean each
-  quotation mark literally. A file is taken for quoted if every cell in it that
-  holds a quotation mark is well-formed: in quotes, those inside doubled.
+  Some published files quote their cells as CSV does; in others quotation marks
+  are text. A file counts as quoted if every cell that contains a quotation mark
+  is enclosed in quotes, with those inside doubled.
 
   Args:
     path: The file, compressed with gzip or not.
-    wanted: Columns that must be there.
+    wanted: Required columns.
 
   Yields:
     (line, cells by column); all columns.
 
   Raises:
-    RecordError: A row of another length than the header, a wanted column that
-      isn't there.
-    OSError: The file can't be opened.
+    RecordError: A row of another length than the header, or a missing column.
+    OSError: The file cannot be opened.
   """
   path = os.fspath(path)
   with files.open_text(path) as lines:
-    quoted = any_quoted = False
-    for line in lines:
-      if '"' in line:
-        cells = [cell for cell in line.split('\t') if '"' in cell]
-        any_quoted = True
-        quoted = all(_QUOTED.fullmatch(cell) for cell in cells)
-        if not quoted:
-          break
+    cells = (cell for line in lines for cell in line.split('\t'))
+    quoted = all(_QUOTED.fullmatch(cell) for cell in cells if '"' in cell)
   with files.open_text(path) as lines:
     table = tables.read_table(lines, path, 'tsv')
-    assert table.header is not None
-    _require(table.header, wanted, path)
+    tables.check_columns(table.header or (), wanted, path)
     for number, row in table.rows:
-      if any_quoted and quoted:
+      if quoted:
         row = {name: _unquote(cell) for name, cell in row.items()}
       yield number, row
 
@@ -120,15 +84,15 @@ def read_headerless(
 
   Args:
     path: The file, compressed with gzip or not.
-    names: The column, counted from 0, of each field.
-    count: How many columns every line has.
+    names: The column of each field, counted from 0.
+    count: The number of columns.
 
   Yields:
     (line, cells by field).
 
   Raises:
-    RecordError: A line with more or fewer columns.
-    OSError: The file can't be opened.
+    RecordError: A line has more or fewer columns.
+    OSError: The file cannot be opened.
   """
   path = os.fspath(path)
   with files.open_text(path) as lines:
@@ -136,8 +100,8 @@ def read_headerless(
       cells = line.split('\t')
       if len(cells) != count:
         raise RecordError(
-          f'{len(cells)} tab-separated fields, not {count}; mend the line or'
-          ' remove it',
+          f'{len(cells)} tab-separated fields, not {count}; correct the line'
+          ' or remove it',
           path=path,
           line=number,
         )
@@ -149,47 +113,9 @@ def first_line(path: str | os.PathLike[str]) -> str:
 
   Raises:
     RecordError: The file is empty.
-    OSError: The file can't be opened.
+    OSError: The file cannot be opened.
   """
   with files.open_text(path) as lines:
     for line in lines:
       return line
   raise RecordError('the file is empty', path=path)
-
-
-def _require(header: Sequence[str], wanted: Sequence[str], path: str) -> None:
-  for name in wanted:
-    if name not in header:
-      raise RecordError(
-        f'there is no column {name!r};' + tables.suggest(name, header),
-        path=path,
-        line=1,
-        field=name,
-      )
-  for name in header:
-    if header.count(name) > 1:
-      raise RecordError(
-        f'the column {name!r} occurs {header.count(name)} times',
-        path=path,
-        line=1,
-        field=name,
-      )
-
-
-def number(
-  text: str, *, path: str | os.PathLike[str], line: int, field: str
-) -> float:
-  """A cell as a finite number.
-
-  Raises:
-    RecordError: It isn't one.
-  """
-  try:
-    value = float(text)
-  except ValueError:
-    value = math.nan
-  if not math.isfinite(value):
-    raise RecordError(
-      f'{text!r} is not a finite number', path=path, line=line, field=field
-    )
-  return value

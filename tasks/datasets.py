@@ -1,7 +1,7 @@
 """TFDS builders: judgments from local files as a TensorFlow dataset.
 
-`WmtDa` turns a folder of WMT direct assessments (`wmt_da` says in which layout)
-into TFRecord shards, which load fast, in parallel and on many hosts, and which
+`WmtDa` converts a folder of WMT direct assessments (layout: `wmt_da`) to
+TFRecord shards, which load fast, in parallel and on many hosts, and which
 `seqio.TfdsDataSource` reads. Each year and language pair makes two splits,
 `2017_de_en_reference` and `2017_de_en_source`; an example is a reference (or a
 source) with all its rated hypotheses.
@@ -9,11 +9,11 @@ source) with all its rated hypotheses.
     datasets.build('my/wmt_da', 'my/tfds')
     datasets.register('my/tfds', 'vocabulary.model')
 
-registers the tasks and mixtures that `wmt_da.register` would. Humans are left
-out when the dataset is built. With `T5SCORE_DATA` set, importing this module
-registers `T5SCORE_DATA/tfds` (`environment`).
+registers the tasks and mixtures of `wmt_da.register`. Human translations are
+left out when the dataset is built. With `T5SCORE_DATA` set, importing this
+module registers `T5SCORE_DATA/tfds` (`environment`).
 
-Nothing is downloaded, ever. `scripts/prepare/wmt_da.py` is `build` for a shell.
+Nothing is downloaded. `scripts/prepare/wmt_da.py` is the command for `build`.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def split_name(key: judged.Key, shared: str) -> str:
 class WmtDa(tfds.core.GeneratorBasedBuilder):
   """WMT direct assessments, grouped by reference and by source.
 
-  The configurations `z` and `raw` say which rating is stored. The files are
+  The configurations `z` and `raw` choose the stored rating. The files are
   read from TFDS's manual folder, `DownloadConfig(manual_dir=FOLDER)`.
   """
 
@@ -115,16 +115,16 @@ def build(
   """Builds the dataset from a folder; does nothing if it is built already.
 
   Args:
-    folder: The judgments; `wmt_da` says in which layout.
+    folder: The judgments, in the layout of `wmt_da`.
     data_dir: Where TFDS keeps its datasets.
     rating: `'z'` or `'raw'`.
 
   Returns:
-    The builder, whose `as_dataset` reads what was built.
+    The builder, whose `as_dataset` reads the dataset.
 
   Raises:
-    FileNotFoundError: No such folder, or nothing of the layout in it.
-    RecordError: A file is not as it must be.
+    FileNotFoundError: No such folder, or no file of the layout in it.
+    RecordError: A file is malformed.
     ValueError: An unknown rating, or no segment has it.
   """
   if rating not in RATINGS:
@@ -155,9 +155,9 @@ def register(
     data_dir: Where TFDS keeps its datasets.
     vocabulary: `'bytes'` or the path of a SentencePiece model.
     name: Prefix of the tasks and mixtures.
-    options: How judgments become examples. What the dataset was built with
-      stands: humans left out, identical hypotheses apart.
-    kinds: Which of `judged.KINDS`.
+    options: How judgments become examples. Two are fixed by `build`: humans are
+      left out, identical hypotheses are not merged.
+    kinds: Some of `judged.KINDS`.
 
   Returns:
     The task's name by kind, by year and language pair.

@@ -5,8 +5,8 @@ sentinel each in the inputs; the targets are the sentinels with the tokens they
 stand for. Sentinels are the vocabulary's last ids, `<extra_id_0>` first.
 
 Layout of a folder: `NAME.txt`, `NAME.validation.txt`, `NAME.test.txt` (each
-also with `.gz`), one text a line. For each NAME the task `denoising_NAME`, and
-the mixture `denoising` of all, sampled by p^0.5. With `T5SCORE_DATA` set,
+also with `.gz`), one text per line. For each NAME the task `denoising_NAME`,
+and the mixture `denoising` of all, sampled by p^0.5. With `T5SCORE_DATA` set,
 importing this module registers `T5SCORE_DATA/denoising` (`environment`).
 
 Not for pairs of texts (`parallel`).
@@ -22,7 +22,7 @@ import seqio
 import tensorflow as tf
 
 from t5score_jax.data import files
-from t5score_jax.inputs import feature_converters
+from t5score_jax.inputs import preprocessors
 from t5score_jax.tasks import (
   environment,
   mixtures,
@@ -33,12 +33,12 @@ from t5score_jax.tasks import (
 
 NOISE_DENSITY = 0.15
 MEAN_SPAN_LENGTH = 3.0
-# Tokens of a text where no lengths are given.
+# Tokens per piece if no lengths are given.
 _UNLIMITED = 2**15
 
 
 def read(path: str) -> Iterator[dict[str, str]]:
-  """Reads one text a line; an empty line ends a document and is no text."""
+  """Reads one text per line; empty lines, which end documents, are skipped."""
   with files.open_text(path) as lines:
     for line in lines:
       if line.strip():
@@ -51,12 +51,12 @@ def noise_lengths(
   density: float = NOISE_DENSITY,
   mean_span: float = MEAN_SPAN_LENGTH,
 ) -> tuple[tf.Tensor, tf.Tensor]:
-  """How many of a text's tokens are noise, and in how many spans.
+  """The numbers of noise tokens and of noise spans of a text.
 
   Args:
-    length: Tokens of the text, at least 2.
-    sentinels: At most so many spans.
-    density: The part of the tokens that is noise.
+    length: Number of tokens of the text, at least 2.
+    sentinels: The maximum number of spans.
+    density: The share of tokens that are noise.
     mean_span: The mean length of a span.
 
   Returns:
@@ -77,19 +77,19 @@ def longest_text(
   density: float = NOISE_DENSITY,
   mean_span: float = MEAN_SPAN_LENGTH,
 ) -> int:
-  """The most tokens whose corrupted inputs and targets both fit.
+  """The maximum number of tokens whose corrupted inputs and targets fit.
 
   Args:
     sentinels: The number of sentinels.
-    sequence_length: The most ids of `inputs` and `targets`, `</s>` included.
-    density: The part of the tokens that is noise.
+    sequence_length: Maximum length of `inputs` and `targets`, with `</s>`.
+    density: The share of tokens that are noise.
     mean_span: The mean length of a span.
 
   Returns:
     At least 2.
 
   Raises:
-    ValueError: Not even two tokens fit.
+    ValueError: Fewer than two tokens fit.
   """
   if sequence_length is None:
     return _UNLIMITED
@@ -109,7 +109,7 @@ def longest_text(
       ' both must be at least 3'
     )
   length = 2
-  # A text loses at most `density` of its tokens, so the end is near.
+  # Inputs are at least 1 - `density` of a text, so that few steps remain.
   while fits(length + 1):
     length += 1
   return length
@@ -145,15 +145,15 @@ def corrupt(
 ) -> dict[str, tf.Tensor]:
   """Corrupts one text.
 
-  It begins with tokens that stay, and stretches that stay and noise spans take
-  turns, so that it ends with noise (as in T5).
+  Kept stretches and noise spans alternate; the first is kept, the last is noise
+  (as in T5).
 
   Args:
     tokens: int32 [length], at least 2, without `</s>`.
     seeds: int32 [2, 2].
     vocab_size: Ids of the vocabulary; sentinel k is `vocab_size - 1 - k`.
-    sentinels: How many sentinels there are.
-    density: The part of the tokens that is noise.
+    sentinels: The number of sentinels.
+    density: The share of tokens that are noise.
     mean_span: The mean length of a span.
 
   Returns:
@@ -180,13 +180,13 @@ def span_corruption(
 ) -> tf.data.Dataset:
   """SeqIO preprocessor: cuts texts into pieces that fit and corrupts each.
 
-  Nothing of a text is lost, but for a last piece of a single token, which
-  can't be corrupted.
+  All of a text is used, except a last piece of a single token, which cannot be
+  corrupted.
 
   Args:
     dataset: `targets` int32 [length], without `</s>`.
     output_features: The task's.
-    sequence_length: The most ids of `inputs` and `targets`; None for any.
+    sequence_length: Maximum length of `inputs` and `targets`; None: no limit.
 
   Returns:
     `inputs` and `targets`, without `</s>`.
@@ -241,7 +241,7 @@ def register(
   found = parallel.split_files(list(pathlib.Path(folder).iterdir()), ('txt',))
   if not found:
     raise FileNotFoundError(
-      f'{folder}: no NAME.txt; put plain text there, one text a line'
+      f'{folder}: no NAME.txt; put plain text there, one text per line'
     )
   encoder = vocabularies.seqio_vocabulary(vocabulary, extra_ids)
   if not vocabularies.sentinels(encoder):
@@ -263,7 +263,7 @@ def register(
         span_corruption,
         seqio.preprocessors.append_eos_after_trim,
       ],
-      output_features=feature_converters.text_features(encoder),
+      output_features=preprocessors.text_features(encoder),
       shuffle_buffer_size=20_000,
     )
     languages[task] = stem

@@ -1,8 +1,8 @@
 """Tasks of human judgments: pairs and groups, against reference or source.
 
-What all corpora of judgments have in common: `wmt_da`, `mqm` and `multisumm`
-give a reader of their own layout, and get, for each of their parts (a year, a
-test set) and language pairs,
+The common part of corpora of judgments: `wmt_da`, `mqm` and `multisumm` provide
+a reader of their layout and get, for each part (a year, a test set) and
+language pair,
 
     CORPUS_PART_LP_pairs           equation 3's pairs, in both directions
     CORPUS_PART_LP_groups          a reference with all its hypotheses
@@ -39,7 +39,7 @@ from absl import logging
 from t5score_jax.data import humans, judgments, records, tables
 from t5score_jax.data.files import RecordError
 from t5score_jax.data.records import Segment
-from t5score_jax.inputs import feature_converters
+from t5score_jax.inputs import preprocessors
 from t5score_jax.tasks import (
   agreement,
   environment,
@@ -66,27 +66,27 @@ class Options:
 
   Attributes:
     rating: The name of the rating; larger is better.
-    min_gap: Pairs count whose ratings differ by more than this. Groups leave
-      that to the objective.
+    min_gap: Pairs are used if their ratings differ by more than this. For
+      groups the objective decides.
     directions: The directions of the pairs; see
-    `feature_converters.DIRECTIONS`.
-    merge_identical: Whether equal hypotheses of a group become one, with the
-      mean of their ratings.
-    leave_out: Says by a system's name that its hypotheses are not wanted.
+    `preprocessors.DIRECTIONS`.
+    merge_identical: Whether to merge equal hypotheses of a group, with the mean
+      of their ratings.
+    leave_out: Returns, for the name of a system, whether to leave it out.
   """
 
   rating: str = 'z'
   min_gap: float = 0.0
-  directions: Sequence[str] = feature_converters.DIRECTIONS
+  directions: Sequence[str] = preprocessors.DIRECTIONS
   merge_identical: bool = False
   leave_out: Callable[[str | None], bool] | None = humans.is_human
 
 
 class Corpus:
-  """A corpus of judgments, whose files are read once and then remembered."""
+  """A corpus of judgments, whose files are read once and kept in memory."""
 
   def __init__(self, read: Reader):
-    """Remembers how to read.
+    """Stores the reader.
 
     Args:
       read: Yields (part, segment) for each row of a file; every segment has a
@@ -111,7 +111,7 @@ class Corpus:
     """All segments of a file by (part, language pair).
 
     Raises:
-      RecordError: The file is not as it must be.
+      RecordError: The file is malformed.
       OSError: The file can't be read.
     """
     status = os.stat(path)
@@ -159,13 +159,13 @@ def add_tasks(
   Args:
     name: The corpus.
     key: The part and the language pair.
-    make_source: Gives the data source of groups by `'reference'` or
+    make_source: Returns the data source of groups by `'reference'` or
       `'source'`.
     vocabulary: SeqIO's vocabulary.
     options: How judgments become examples.
-    kinds: Which of `KINDS`.
-    prepare: Preprocessors that give `sources.JUDGED_GROUP` if the source
-      doesn't.
+    kinds: Some of `KINDS`.
+    prepare: Preprocessors that produce `sources.JUDGED_GROUP` if the source
+      does not.
 
   Returns:
     The task's name by kind.
@@ -173,29 +173,29 @@ def add_tasks(
   Raises:
     ValueError: An unknown kind or direction, or a name is taken.
   """
-  feature_converters.check_directions(options.directions)
+  preprocessors.check_directions(options.directions)
   names = {}
   for kind in kinds:
     if kind not in KINDS:
       raise ValueError(f'kinds must be of {KINDS}, not {kind!r}')
     shape, _, suffix = kind.partition('_')
     if shape == 'pairs':
-      output_features = feature_converters.pair_features(vocabulary)
+      output_features = preprocessors.pair_features(vocabulary)
       expand: Callable[..., Any] = functools.partial(
-        feature_converters.pair_examples,
+        preprocessors.pair_examples,
         directions=tuple(options.directions),
         min_gap=options.min_gap,
       )
     else:
-      output_features = feature_converters.group_features(vocabulary)
-      expand = feature_converters.group_examples
+      output_features = preprocessors.group_features(vocabulary)
+      expand = preprocessors.group_examples
     names[kind] = parallel.task_name(name, *key, kind)
     seqio.TaskRegistry.add(
       names[kind],
       source=make_source('source' if suffix else 'reference'),
       preprocessors=[
         *prepare,
-        feature_converters.tokenize_judgments,
+        preprocessors.tokenize_judgments,
         seqio.CacheDatasetPlaceholder(),
         expand,
       ],
@@ -209,12 +209,12 @@ def add_tasks(
 def add_mixtures(name: str, tasks: Mapping[Key, Mapping[str, str]]) -> None:
   """Registers `NAME_PART_KIND` and `NAME_KIND` over the language pairs.
 
-  Parts that are years also give each span of years from the first to the last
-  that is there: `wmt_da_2017_2019_pairs`.
+  Parts that are years also give mixtures of spans of years, such as
+  `wmt_da_2017_2019_pairs`.
 
   Args:
     name: The corpus.
-    tasks: What `add_tasks` returned, by part and language pair.
+    tasks: The results of `add_tasks`, by part and language pair.
   """
   parts = sorted({part for part, _ in tasks})
   spans = {name: parts}
@@ -260,7 +260,7 @@ def register_corpus(
     corpus: Reads them.
     vocabulary: `'bytes'` or the path of a SentencePiece model.
     options: How judgments become examples.
-    kinds: Which of `KINDS`.
+    kinds: Some of `KINDS`.
 
   Returns:
     The task's name by kind, by part and language pair.
@@ -282,13 +282,13 @@ def register_corpus(
 
 
 def key_of_file(path: pathlib.Path) -> Key | None:
-  """The part and language pair that a file's name `[PART.]LP.jsonl` says."""
+  """The part and language pair in a file's name `[PART.]LP.jsonl`."""
   match = _FILE_NAME.fullmatch(path.name)
   return (match['part'] or '', match['lp']) if match else None
 
 
 def read_named(path: str, rating: str) -> Iterator[tuple[str, Segment]]:
-  """Reads records from a file whose name says part and language pair.
+  """Reads records from a file named by its part and language pair.
 
   Args:
     path: `[PART.]LP.tsv` or `.jsonl`, also with `.gz`.
@@ -298,7 +298,7 @@ def read_named(path: str, rating: str) -> Iterator[tuple[str, Segment]]:
     (part, segment).
 
   Raises:
-    RecordError: A record is not one, or names another language pair.
+    RecordError: A record is malformed or names another language pair.
   """
   key = key_of_file(pathlib.Path(path))
   assert key is not None
@@ -328,14 +328,14 @@ def register(
     vocabulary: `'bytes'` or the path of a SentencePiece model.
     name: Prefix of the tasks and mixtures.
     options: How judgments become examples; by default the rating is `z`.
-    kinds: Which of `KINDS`.
+    kinds: Some of `KINDS`.
 
   Returns:
     The task's name by kind, by part and language pair.
 
   Raises:
     FileNotFoundError: No such folder, no records in it, or no vocabulary.
-    RecordError: A file's name does not say its language pair.
+    RecordError: A file's name has no language pair.
     ValueError: A name is taken.
   """
   options = options or Options()

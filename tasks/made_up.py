@@ -1,17 +1,17 @@
-"""A small made-up corpus, for trying out training without any data at hand.
+"""A small made-up corpus for trying out training without data.
 
 A few hundred English sentences about who does what, where and when. Each part
 has two wordings, so that every sentence has paraphrases; and each has four
-"translations" whose ratings say how much of it they keep. Nothing is read or
-downloaded: the corpus is computed, always the same. Tasks:
+"translations" whose ratings measure how much of it they keep. Nothing is read
+or downloaded: the corpus is computed deterministically. Tasks:
 
     made_up          a sentence -> another wording of it
     made_up_pairs    equation 3's pairs, in both directions
     made_up_groups   a sentence with its four rated translations
 
 each with the splits `train` and `validation`, in bytes. `segments` gives the
-judgments as records, for an evaluator. Not for measuring anything: a good score
-here says that training works, no more.
+judgments as records, for an evaluator. Not for measuring: a good score only
+shows that training works.
 """
 
 from __future__ import annotations
@@ -26,16 +26,16 @@ import seqio
 
 from t5score_jax.data import judgments
 from t5score_jax.data.records import Segment
-from t5score_jax.inputs import feature_converters
+from t5score_jax.inputs import preprocessors
 from t5score_jax.tasks import judged, parallel, sources
 from t5score_jax.tasks.vocabularies import seqio_vocabulary
 
 SPLITS = ('train', 'validation')
 RATING = 'z'
-# Every so many sentences one is held out.
+# One of this many sentences is held out.
 _HELD_OUT = 8
 
-# Parts of a sentence: what is meant -> its two wordings.
+# Parts of a sentence: a meaning -> its two wordings.
 _PARTS = (
   (('the kid', 'the child'), ('a woman', 'a lady'), ('my boss', 'my chief'))
   + (
@@ -50,7 +50,7 @@ _PARTS = (
   (('here', 'in this place'), ('at dusk', 'in the evening'))
   + (('every day', 'daily'), ('at once', 'right now')),
 )
-# What the four systems do to a sentence, and what that is worth.
+# The four systems: name, number of wrong parts, rating.
 _SYSTEMS = (
   ('alpha', 0, 1.0),
   ('beta', 1, 0.2),
@@ -62,7 +62,7 @@ Meaning = tuple[int, ...]
 
 
 def meanings(split: str) -> list[Meaning]:
-  """The sentences of a split, as indices of what their parts mean.
+  """The sentences of a split, as indices of the meanings of their parts.
 
   Raises:
     ValueError: No such split.
@@ -78,13 +78,13 @@ def meanings(split: str) -> list[Meaning]:
 
 
 def sentence(meaning: Meaning, wordings: Meaning) -> str:
-  """Puts a meaning into words.
+  """Words a meaning.
 
   >>> sentence((0, 0, 0, 0), (0, 0, 0, 0))
   'the kid buys a rock here'
 
   Args:
-    meaning: What each of the four parts means.
+    meaning: The meaning of each of the four parts.
     wordings: 0 or 1 for each part.
   """
   return ' '.join(
@@ -106,8 +106,8 @@ def text_pairs(split: str) -> Iterator[parallel.TextPair]:
 def segments(split: str = 'validation') -> list[Segment]:
   """The judgments of a split: four systems' outputs for each sentence.
 
-  System alpha keeps the meaning in other words; beta, gamma and delta get one,
-  two and three parts wrong. The rating `z` says so.
+  System alpha paraphrases; beta, gamma and delta get one, two and three parts
+  wrong. The rating `z` reflects this.
 
   Args:
     split: 'train' or 'validation'.
@@ -117,14 +117,14 @@ def segments(split: str = 'validation') -> list[Segment]:
   for index, meaning in enumerate(meanings(split)):
     reference = sentence(meaning, tuple(generator.integers(0, 2, len(_PARTS))))
     for system, errors, rating in _SYSTEMS:
-      said = np.array(meaning)
+      changed = np.array(meaning)
       for part in generator.permutation(len(_PARTS))[:errors]:
         size = len(_PARTS[part])
-        said[part] = (said[part] + generator.integers(1, size)) % size
+        changed[part] = (changed[part] + generator.integers(1, size)) % size
       wordings = generator.integers(0, 2, len(_PARTS))
       found.append(
         Segment(
-          hypothesis=sentence(tuple(said), tuple(wordings)),
+          hypothesis=sentence(tuple(changed), tuple(wordings)),
           references=(reference,),
           system=system,
           segment=str(index),
@@ -157,7 +157,7 @@ def _register() -> None:
       seqio.CacheDatasetPlaceholder(),
       seqio.preprocessors.append_eos_after_trim,
     ],
-    output_features=feature_converters.text_features(vocabulary),
+    output_features=preprocessors.text_features(vocabulary),
   )
 
   def make_source(shared: str) -> seqio.DataSource:

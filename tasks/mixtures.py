@@ -13,6 +13,8 @@ from collections.abc import Mapping
 
 import seqio
 
+from t5score_jax.inputs import task_checks
+
 EXPONENT = 0.5
 
 
@@ -35,7 +37,7 @@ def language_rates(
     Shares from 0 to 1 that sum to 1, by task; 0 for a task without examples.
 
   Raises:
-    ValueError: There are no examples at all.
+    NoExamplesError: There are no examples at all.
   """
   sizes: dict[str, int] = {}
   for task, count in counts.items():
@@ -46,7 +48,9 @@ def language_rates(
   }
   total = sum(weights.values())
   if not total:
-    raise ValueError(f'no examples in any of {", ".join(counts) or "no tasks"}')
+    raise task_checks.NoExamplesError(
+      f'no examples in any of {", ".join(counts) or "no tasks"}'
+    )
   return {
     task: weights[languages[task]] / total * count / sizes[languages[task]]
     if count
@@ -61,8 +65,8 @@ def add_mixture(
   """Registers a mixture whose rates are `language_rates` of its tasks.
 
   The tasks' examples are counted when the mixture is first used: from the
-  cache's statistics where a task is cached, else by its source. An example is
-  one of the source: a line, or a group of judgments.
+  cache's statistics if a task is cached, else in its source. Examples are those
+  of the source: lines, or groups of judgments.
 
   Args:
     name: The mixture.
@@ -90,7 +94,7 @@ def add_mixture(
 
 
 def count_examples(task: seqio.Task) -> int:
-  """The examples of a task's training split (or of its first split)."""
+  """Counts the examples of a task's training split (or of its first split)."""
   split = 'train' if 'train' in task.splits else next(iter(task.splits))
   if task.supports_caching and task.cache_dir:
     return int(task.get_cached_stats(split)['examples'])

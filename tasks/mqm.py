@@ -3,8 +3,8 @@
 Layout, as published by Google (`wmt-mqm-human-evaluation`), anywhere under the
 folder:
 
-    mqm_TESTSET_LP.tsv                 one row for each error that a rater found
-    mqm_TESTSET_LP.avg_seg_scores.tsv  may be there: the average of each segment
+    mqm_TESTSET_LP.tsv                 one row per error that a rater found
+    mqm_TESTSET_LP.avg_seg_scores.tsv  optional: the average of each segment
 
 where LP is written `ende`. The columns `system doc doc_id seg_id rater source
 target category severity` are read, others not; the marked error span
@@ -13,14 +13,13 @@ read.
 
 A segment's rating `mqm` is minus the mean over raters of the sum of its
 errors' weights: a major error 5, a minor 1, minor punctuation 0.1, a
-non-translation 25, all else 0. So it is at most 0, and larger is better. Where
-a file of averages is there, its numbers are taken instead.
+non-translation 25, all else 0. So it is at most 0, and larger is better. A
+file of averages overrides this.
 
-These files hold no references of their own, but rate human translations as
-systems; one of them is the reference: the first by name, or the one that
-`reference_system` names.
+These files have no references, but rate human translations as systems; one of
+them is the reference: the first by name, or `reference_system`.
 
-Tasks and mixtures: `judged` says, with the test set for a part, for example
+Tasks and mixtures are those of `judged`, with the test set as the part, such as
 `mqm_newstest2020_en_de_pairs`, `mqm_newstest2020_groups_source`. With
 `T5SCORE_DATA` set, importing this module registers `T5SCORE_DATA/mqm`
 (`environment`).
@@ -29,6 +28,8 @@ Tasks and mixtures: `judged` says, with the test set for a part, for example
 from __future__ import annotations
 
 import functools
+import itertools
+import math
 import os
 import pathlib
 import re
@@ -36,7 +37,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from absl import logging
 
-from t5score_jax.data import files
+from t5score_jax.data import files, numbers
 from t5score_jax.data.files import RecordError
 from t5score_jax.data.humans import is_human
 from t5score_jax.data.records import Segment
@@ -117,7 +118,7 @@ def read(
   assert match is not None
   language_pair = f'{match["lp"][:2]}-{match["lp"][2:]}'
   rows: dict[tuple[str, str], dict[str, str]] = {}
-  errors: dict[tuple[str, str], dict[str, float]] = {}
+  errors: dict[tuple[str, str], dict[str, list[float]]] = {}
   unlike = 0
   for line, row in columns.read_tsv(path, _COLUMNS):
     try:
@@ -135,7 +136,7 @@ def read(
     first = rows.setdefault(identity, row)
     unlike += any(first[side] != row[side] for side in ('source', 'target'))
     raters = errors.setdefault(identity, {})
-    raters[row['rater']] = raters.get(row['rater'], 0.0) + value
+    raters.setdefault(row['rater'], []).append(value)
   if unlike:
     logging.warning(
       '%s: %d rows give a segment another text than its first row; the first'
@@ -149,7 +150,9 @@ def read(
     ratings = {}
     if averages is None:
       raters = errors[identity]
-      ratings['mqm'] = -sum(raters.values()) / len(raters)
+      # An exact sum: the order of errors must not make ties differ.
+      total = math.fsum(itertools.chain(*raters.values()))
+      ratings['mqm'] = -total / len(raters)
     elif averages.get(identity) is not None:
       ratings['mqm'] = averages[identity]
     reference = references.get(row['seg_id'])
@@ -217,7 +220,7 @@ def _read_averages(path: str) -> dict[tuple[str, str], float] | None:
         )
       system, score, segment = cells
       if score != 'None':
-        averages[system, segment] = columns.number(
+        averages[system, segment] = numbers.read(
           score, path=beside, line=number, field='mqm_avg_score'
         )
   return averages

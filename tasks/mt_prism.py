@@ -14,7 +14,7 @@ on one side are left out, and counted in the log; files of unequal length are an
 error.
 
 For each language pair the tasks `mt_prism_XX_YY` (XX -> YY) and
-`mt_prism_XX_YY_both` (`parallel` says what they are), and the mixtures
+`mt_prism_XX_YY_both` (see `parallel`), and the mixtures
 `mt_prism` and `mt_prism_both`, sampled by p^0.5. With `T5SCORE_DATA` set,
 importing this module registers `T5SCORE_DATA/mt_prism` (`environment`).
 """
@@ -30,7 +30,7 @@ from collections.abc import Iterator
 
 from absl import logging
 
-from t5score_jax.data import files
+from t5score_jax.data import files, numbers
 from t5score_jax.data.files import RecordError
 from t5score_jax.tasks import columns, environment, parallel
 from t5score_jax.tasks.vocabularies import seqio_vocabulary
@@ -49,15 +49,15 @@ def read(
   """Reads one file of scored pairs, or a file of lines with its other side.
 
   Args:
-    path: `NAME.XX-YY.tsv`, or `NAME.XX-YY.XX`, beside which lies `.YY`.
-    minimum_margin: The least margin score of a scored pair.
+    path: `NAME.XX-YY.tsv`, or `NAME.XX-YY.XX` with `.YY` beside it.
+    minimum_margin: The minimum margin score of a scored pair.
 
   Yields:
     `inputs` and `targets`: the text in XX and the text in YY.
 
   Raises:
-    RecordError: A line has not three columns, a score is not a number, or two
-      parallel files differ in length.
+    RecordError: A line does not have three columns, a score is not a number,
+      or two parallel files differ in length.
     OSError: A file can't be read.
   """
   if _SCORED.fullmatch(path):
@@ -70,7 +70,7 @@ def _read_scored(
 ) -> Iterator[parallel.TextPair]:
   names = {'score': 0, 'inputs': 1, 'targets': 2}
   for line, row in columns.read_headerless(path, names, 3):
-    score = columns.number(row['score'], path=path, line=line, field='score')
+    score = numbers.read(row['score'], path=path, line=line, field='score')
     if score >= minimum_margin:
       yield parallel.text_pair(row, path, line)
 
@@ -145,7 +145,7 @@ def register(
     folder: The folder; see the module's docstring for its layout.
     vocabulary: `'bytes'` or the path of a SentencePiece model.
     name: Prefix of the tasks, and the mixtures' name.
-    minimum_margin: The least margin score of a scored pair.
+    minimum_margin: The minimum margin score of a scored pair.
 
   Returns:
     The language pair of each task, by task name.

@@ -1,16 +1,16 @@
-"""MultiSumm (Koto et al. 2021): summaries in eight languages, judged.
+"""MultiSumm (Koto et al. 2021): rated summaries in eight languages.
 
-Layout, as published in its `resulting_data` folder, which is the one to name:
+Layout, as published in its `resulting_data` folder:
 
     LANG/score.csv        id,model,focus,coverage (normalized scores)
-    LANG/gold/ID          the reference, one sentence a line; ID may have
+    LANG/gold/ID          the reference, one sentence per line; ID may have
                           leading zeros that the table lacks
     LANG/pred_MODEL/ID    the summary of a model, BERT or PG
 
-Each reference has two summaries, one pair. Tasks and mixtures: `judged` says,
-with the language for a language pair and against the reference only, for
-example `multisumm_en_pairs` and `multisumm_groups`; the rating is `focus`
-unless `options` say `coverage`. With `T5SCORE_DATA` set, importing this module
+Each reference has two summaries, one pair. Tasks and mixtures are those of
+`judged`, with the language as the language pair and against the reference only,
+such as `multisumm_en_pairs` and `multisumm_groups`; the rating is `focus` by
+default, or `coverage`. With `T5SCORE_DATA` set, importing this module
 registers `T5SCORE_DATA/multisumm` (`environment`).
 """
 
@@ -20,7 +20,7 @@ import os
 import pathlib
 from collections.abc import Iterator
 
-from t5score_jax.data import files
+from t5score_jax.data import files, numbers
 from t5score_jax.data.files import RecordError
 from t5score_jax.data.records import Segment
 from t5score_jax.tasks import columns, environment, judged
@@ -65,7 +65,7 @@ def read(path: str) -> Iterator[tuple[str, Segment]]:
         segment=row['id'],
         language_pair=folder.name.lower(),
         ratings={
-          name: columns.number(row[name], path=path, line=line, field=name)
+          name: numbers.read(row[name], path=path, line=line, field=name)
           for name in RATINGS
         },
       ),

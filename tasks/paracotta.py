@@ -8,11 +8,11 @@ code (`en.tsv`, `paracotta_en.txt`, `en-para.tsv.gz`), once.
 Pairs whose lexical BLEU is from 0 to 20 are kept, those that are lexically
 diverse (Qin et al. 2022, T5Score, appendix A.9.2): sacrebleu's sentence BLEU of
 the second against the first, Chinese with sacrebleu's `zh` tokenizer, the rest
-with `13a`. BLEU is computed while reading; `scripts/prepare/paracotta.py` does
-it once and for all.
+with `13a`. BLEU is computed while reading; `scripts/prepare/paracotta.py`
+filters files in advance.
 
 For each language the tasks `paracotta_LANG` and `paracotta_LANG_both`
-(`parallel` says what they are), and the mixtures `paracotta` and
+(see `parallel`), and the mixtures `paracotta` and
 `paracotta_both`, sampled by p^0.5. With `T5SCORE_DATA` set, importing this
 module registers `T5SCORE_DATA/paracotta` (`environment`).
 """
@@ -94,7 +94,7 @@ def keep_diverse(
 
 
 def language_of(path: pathlib.Path) -> str | None:
-  """The language code in a file's name; None if there is none, or several."""
+  """The language code in a file's name; None if there is not exactly one."""
   stem = path.name.removesuffix('.gz')
   parts = re.split(r'[^a-z]+', os.path.splitext(stem)[0].lower())
   found = {part for part in parts if part in LANGUAGES}
@@ -106,7 +106,7 @@ def files_of(folder: str | os.PathLike[str]) -> dict[str, list[str]]:
 
   Raises:
     FileNotFoundError: No such folder, or no file of the layout.
-    RecordError: A file's name does not say its language.
+    RecordError: A file's name has no language.
   """
   found: dict[str, list[str]] = {}
   for path in sorted(pathlib.Path(folder).iterdir()):

@@ -1,17 +1,18 @@
 """Tasks for generative training on pairs of texts: translations, paraphrases.
 
 Layout of a folder: `NAME.tsv`, `NAME.validation.tsv`, `NAME.test.tsv` (each
-also with `.gz`), tab-separated with a header that has `inputs` and `targets`.
-For each NAME two tasks:
+also with `.gz`), tab-separated with a header that has `inputs` and `targets`;
+or `.jsonl` with `source` and `target`, as `t5score mine` writes. For each NAME
+two tasks:
 
     parallel_NAME        inputs -> targets
-    parallel_NAME_both   both ways, each an example of its own
+    parallel_NAME_both   both directions, as two examples
 
 and the mixtures `parallel` and `parallel_both` of all of them, each NAME
 sampled by p^0.5 of its size. With `T5SCORE_DATA` set, importing this module
 registers `T5SCORE_DATA/parallel` (`environment`).
 
-Not for corpora that have a layout of their own (`paracotta`, `mt_prism`).
+Not here: corpora with their own layouts (`paracotta`, `mt_prism`).
 """
 
 from __future__ import annotations
@@ -24,8 +25,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 import seqio
 import tensorflow as tf
 
+from t5score_jax.data import tables, translations
 from t5score_jax.data.files import RecordError
-from t5score_jax.inputs import feature_converters
+from t5score_jax.inputs import preprocessors
 from t5score_jax.tasks import columns, environment, mixtures, sources
 from t5score_jax.tasks.vocabularies import seqio_vocabulary
 
@@ -34,7 +36,7 @@ TextPair = dict[str, str]
 
 
 def read(path: str) -> Iterator[TextPair]:
-  """Reads a TSV with the columns `inputs` and `targets`.
+  """Reads a TSV with the columns `inputs` and `targets`, or mined pairs.
 
   Yields:
     `inputs` and `targets`, neither empty.
@@ -42,12 +44,16 @@ def read(path: str) -> Iterator[TextPair]:
   Raises:
     RecordError: A column is missing, or a cell is empty.
   """
+  if tables.format_of(path) == 'jsonl':
+    for source, target in translations.read_pairs(path):
+      yield {'inputs': source, 'targets': target}
+    return
   for line, row in columns.read_tsv(path, ('inputs', 'targets')):
     yield text_pair(row, path, line)
 
 
 def text_pair(row: Mapping[str, str], path: str, line: int) -> TextPair:
-  """Takes `inputs` and `targets` of a row; raises RecordError if empty."""
+  """Returns `inputs` and `targets` of a row; RecordError if one is empty."""
   for field in ('inputs', 'targets'):
     if not row[field].strip():
       raise RecordError(
@@ -69,7 +75,7 @@ def _both_ways(example: Mapping[str, tf.Tensor]) -> dict[str, tf.Tensor]:
 
 
 def both_ways(dataset: tf.data.Dataset) -> tf.data.Dataset:
-  """Each pair of strings twice: as it is, and swapped."""
+  """Yields each pair of strings twice: unchanged and swapped."""
   return _both_ways(dataset).unbatch()
 
 
@@ -87,7 +93,7 @@ def add_tasks(
     files: The files of each split.
     read: Yields `inputs` and `targets` of one file.
     vocabulary: SeqIO's vocabulary.
-    select: Preprocessors of the pairs of strings, to leave some out.
+    select: Preprocessors that filter the pairs of strings.
   """
   source = sources.FileSource(files, read, sources.TEXT_PAIR)
   for suffix, steps in (('', []), ('_both', [both_ways])):
@@ -101,7 +107,7 @@ def add_tasks(
         seqio.CacheDatasetPlaceholder(),
         seqio.preprocessors.append_eos_after_trim,
       ],
-      output_features=feature_converters.text_features(vocabulary),
+      output_features=preprocessors.text_features(vocabulary),
       shuffle_buffer_size=20_000,
     )
 
@@ -122,7 +128,7 @@ def task_name(*parts: str) -> str:
 def split_files(
   paths: Sequence[pathlib.Path], endings: Sequence[str]
 ) -> dict[str, dict[str, list[pathlib.Path]]]:
-  """Sorts `NAME[.SPLIT].ENDING[.gz]` by name and split; others are left out.
+  """Sorts `NAME[.SPLIT].ENDING[.gz]` by name and split; others are ignored.
 
   Returns:
     The files of each split by NAME.
@@ -158,11 +164,11 @@ def register(
     FileNotFoundError: No such folder, no TSV in it, or no vocabulary.
     ValueError: A name is taken.
   """
-  found = split_files(list(pathlib.Path(folder).iterdir()), ('tsv',))
+  found = split_files(list(pathlib.Path(folder).iterdir()), ('tsv', 'jsonl'))
   if not found:
     raise FileNotFoundError(
-      f'{folder}: no NAME.tsv; put tab-separated files with the columns inputs'
-      ' and targets there'
+      f'{folder}: no NAME.tsv or NAME.jsonl; put tab-separated files with the '
+      'columns inputs and targets there, or pairs that `t5score mine` wrote'
     )
   encoder = seqio_vocabulary(vocabulary)
   languages = {}

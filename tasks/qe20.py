@@ -7,13 +7,13 @@ Layout, as published (MLQE, MLQE-PE), anywhere under the folder:
 tab-separated with the columns `index original translation scores mean z_scores
 z_mean model_scores`, of which `original`, `translation`, `z_mean` (rating `z`)
 and `mean` (rating `da`) are read. The blind `test20` files lack the ratings;
-put the ones with gold labels there.
+use those with gold labels.
 
-Every source has one translation here, so a pair cannot share its source:
+Each source has one translation, so that a pair cannot share its source:
 equation 3 is applied to two segments of a language pair, each with its own
 source. The segments of a split are paired at random, seeded and differently in
 each epoch, within windows of 256; a segment whose partner has the same rating
-or that is left over waits for another epoch.
+or that is left over is not used in that epoch.
 
     qe20_LP_pairs     for example qe20_en_de_pairs, train / validation / test
     qe20_pairs        their mixture, sampled by p^0.5
@@ -36,9 +36,9 @@ from typing import Any
 import seqio
 import tensorflow as tf
 
-from t5score_jax.data import judgments
+from t5score_jax.data import judgments, numbers
 from t5score_jax.data.records import Segment
-from t5score_jax.inputs import feature_converters
+from t5score_jax.inputs import preprocessors
 from t5score_jax.tasks import (
   columns,
   environment,
@@ -76,7 +76,7 @@ def read(path: str) -> Iterator[Segment]:
       segment=row['index'],
       language_pair=f'{match["lp"][:2]}-{match["lp"][2:]}',
       ratings={
-        name: columns.number(row[column], path=path, line=line, field=column)
+        name: numbers.read(row[column], path=path, line=line, field=column)
         for name, column in (('z', 'z_mean'), ('da', 'mean'))
       },
     )
@@ -105,7 +105,7 @@ def files_of(
 
 
 def segments(folder: str | os.PathLike[str], split: str) -> list[Segment]:
-  """All language pairs' segments of one split, to measure agreement on.
+  """Reads one split's segments of all language pairs, to measure agreement.
 
   Args:
     folder: The folder; see the module's docstring for its layout.
@@ -116,7 +116,7 @@ def segments(folder: str | os.PathLike[str], split: str) -> list[Segment]:
 
   Raises:
     FileNotFoundError: There are no files of that split.
-    RecordError: A file is not as it must be.
+    RecordError: A file is malformed.
   """
   paths = [
     path
@@ -150,22 +150,21 @@ def across_segments(
   output_features: Mapping[str, seqio.Feature],
   sequence_length: Mapping[str, int] | None = None,
   *,
-  directions: Sequence[str] = feature_converters.DIRECTIONS,
+  directions: Sequence[str] = preprocessors.DIRECTIONS,
   window: int = WINDOW,
 ) -> tf.data.Dataset:
   """Pairs segments at random, within windows, the better one first.
 
   Args:
-    dataset: Groups of one, as `feature_converters.tokenize_judgments` leaves
+    dataset: Groups of one, as `preprocessors.tokenize_judgments` leaves
     them.
     output_features: The task's.
-    sequence_length: The most ids of `inputs` and `targets`; None for any.
-    directions: Which directions; each is an example of its own.
-    window: How many successive segments are paired with each other.
+    sequence_length: Maximum length of `inputs` and `targets`; None: no limit.
+    directions: Some of `preprocessors.DIRECTIONS`; each is an example.
+    window: Number of successive segments within which to pair.
 
   Returns:
-    Examples as of `feature_converters.pair_examples`, but with two shared
-    texts.
+    Examples as of `preprocessors.pair_examples`, with two shared texts.
   """
   single = dataset.map(
     lambda example: {
@@ -184,7 +183,7 @@ def across_segments(
     gap = tf.gather(ratings, couples[:, 0]) - tf.gather(ratings, couples[:, 1])
     couples = tf.where(gap[:, tf.newaxis] > 0, couples, couples[:, ::-1])
     couples = tf.boolean_mask(couples, gap != 0)
-    return feature_converters.list_pairs(
+    return preprocessors.list_pairs(
       example['shared'],
       example['hypotheses'],
       ratings,
@@ -203,7 +202,7 @@ def register(
   *,
   name: str = 'qe20',
   rating: str = 'z',
-  directions: Sequence[str] = feature_converters.DIRECTIONS,
+  directions: Sequence[str] = preprocessors.DIRECTIONS,
 ) -> dict[str, str]:
   """Registers the tasks and the mixture of a folder.
 
@@ -221,7 +220,7 @@ def register(
     FileNotFoundError: No such folder, nothing in it, or no vocabulary.
     ValueError: A name is taken, or an unknown direction.
   """
-  feature_converters.check_directions(directions)
+  preprocessors.check_directions(directions)
   encoder = seqio_vocabulary(vocabulary)
   languages = {}
   for language_pair, files in files_of(folder).items():
@@ -234,11 +233,11 @@ def register(
         sources.JUDGED_GROUP,
       ),
       preprocessors=[
-        feature_converters.tokenize_judgments,
+        preprocessors.tokenize_judgments,
         seqio.CacheDatasetPlaceholder(),
         functools.partial(across_segments, directions=tuple(directions)),
       ],
-      output_features=feature_converters.pair_features(encoder),
+      output_features=preprocessors.pair_features(encoder),
       shuffle_buffer_size=20_000,
     )
     languages[task] = language_pair

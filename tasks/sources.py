@@ -1,13 +1,13 @@
 """A SeqIO data source that reads files with a Python generator.
 
 All tasks that read a corpus in its published layout use it. It is
-deterministic: files in a given order, or in an order that the seed decides, and
-the examples of each in the file's order, or shuffled by the seed. A reader's
-error names file, line and field; the file is read through once before the first
-batch, to count, so that an error comes at once and as itself.
+deterministic: files in a given order or in one that depends on the seed, and
+the examples of each in the file's order or shuffled by the seed. A reader's
+error names file, line and field. Files are read once before the first batch to
+count examples, so that errors are raised early and unchanged.
 
-Not for very large corpora that are read again and again: cache such a task
-offline (`caching`).
+Not for very large corpora that are read repeatedly: cache these tasks
+(`caching`).
 """
 
 from __future__ import annotations
@@ -43,14 +43,14 @@ class FileSource(seqio.DataSource):
     signature: Mapping[str, tf.TensorSpec],
     shuffle_buffer_size: int = 20_000,
   ):
-    """Remembers what to read; nothing is read yet.
+    """Stores the arguments; nothing is read yet.
 
     Args:
       files: The files of each split, in order.
-      read: Yields the examples of one file; the same ones each time.
+      read: Yields the examples of one file, always the same.
       signature: Shape and type of each feature.
-      shuffle_buffer_size: Examples that are shuffled at a time. SeqIO shuffles
-        once more, after preprocessing.
+      shuffle_buffer_size: Size of the shuffle buffer. SeqIO shuffles again
+        after preprocessing.
 
     Raises:
       ValueError: No split, or a split without files.
@@ -69,7 +69,7 @@ class FileSource(seqio.DataSource):
 
   @property
   def supports_arbitrary_sharding(self) -> bool:
-    """False: not beyond one shard a file; SeqIO shards examples then."""
+    """False: at most one shard per file; beyond that SeqIO shards examples."""
     return False
 
   def list_shards(self, split: str) -> Sequence[str]:
@@ -80,7 +80,7 @@ class FileSource(seqio.DataSource):
     """Counts the examples of a split, reading its files the first time.
 
     Raises:
-      RecordError: A file is not as it must be.
+      RecordError: A file is malformed.
       OSError: A file can't be read.
     """
     if split not in self._counts:
@@ -100,7 +100,7 @@ class FileSource(seqio.DataSource):
     use_cached: bool = False,
     num_epochs: int | None = 1,
   ) -> tf.data.Dataset:
-    """See `seqio.DataSource`; the last three arguments change nothing here."""
+    """See `seqio.DataSource`; the last three arguments have no effect."""
     del sequence_length, use_cached, num_epochs
     paths = list(self._files[split])
     if shard_info is not None:

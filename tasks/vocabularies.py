@@ -1,8 +1,8 @@
-"""SeqIO's view of the vocabularies of `t5score_jax.data.vocab`.
+"""SeqIO vocabularies that equal those of `t5score_jax.data.vocab`.
 
-SeqIO's own classes, made from the same specification, so that TensorFlow's
-tokenizers run inside the input pipeline and T5X gets what it expects. A test
-holds that the ids agree. Not for training a vocabulary (`scripts/`).
+SeqIO's own classes, created from the same specification, so that TensorFlow's
+tokenizers run in the input pipeline and T5X gets the classes that it expects. A
+test compares the ids. Not here: training a vocabulary (`scripts/`).
 """
 
 from __future__ import annotations
@@ -17,10 +17,11 @@ from t5score_jax.data import vocab
 def seqio_vocabulary(
   spec: str | os.PathLike[str], extra_ids: int | None = None
 ) -> seqio.Vocabulary:
-  """Makes the SeqIO vocabulary that equals `vocab.load_vocabulary(spec)`.
+  """Creates the SeqIO vocabulary that equals `vocab.load_vocabulary(spec)`.
 
   Args:
-    spec: `'bytes'`, or the path of a SentencePiece model.
+    spec: `'bytes'`, the path of a SentencePiece model, or a model's name or
+      folder.
     extra_ids: The number of sentinels; by default ByT5's 125 for bytes, and
       for SentencePiece as many as the model has.
 
@@ -29,18 +30,19 @@ def seqio_vocabulary(
 
   Raises:
     FileNotFoundError: There is no such file.
-    ValueError: The file is not a fitting SentencePiece model.
+    ValueError: The file is not a suitable SentencePiece model.
   """
   ours = vocab.load_vocabulary(spec, extra_ids)
   if isinstance(ours, vocab.ByteVocabulary):
     return seqio.ByteVocabulary(extra_ids=ours.extra_ids)
   # Sentinels that the file already holds must not be added again.
-  added = ours.extra_ids - vocab.load_vocabulary(spec).extra_ids
-  return seqio.SentencePieceVocabulary(os.fspath(spec), extra_ids=added)
+  path, _ = vocab.find(spec)
+  added = ours.extra_ids - vocab.load_vocabulary(path).extra_ids
+  return seqio.SentencePieceVocabulary(os.fspath(path), extra_ids=added)
 
 
 def sentinels(vocabulary: seqio.Vocabulary) -> int:
-  """How many sentinels end a SeqIO vocabulary, in the file or added to it."""
+  """The number of sentinels of a SeqIO vocabulary, in the file or added."""
   if not isinstance(vocabulary, seqio.SentencePieceVocabulary):
     return vocabulary.extra_ids
   pieces = vocabulary.tokenizer

@@ -10,22 +10,22 @@ collections): comma-separated with a header of
     score    z-score                           -> rating `z`
     raw      0 to 100 (or `raw_score`)         -> rating `raw`
     year     2017 (or in the file's name, `2017-da.csv`)
-    system   may be missing, as it is in the large collections; then nothing
-             says which hypotheses people wrote, and none is left out
-    annotators, domain   not used; `domain` keeps equal texts of two domains
-             apart
+    system   may be missing, as in the large collections; then human
+             translations are unknown, and none is left out
+    annotators, domain   not used; `domain` separates equal texts of two
+             domains
 
 Any file `NAME.csv` (also with `.gz`) of the folder is read. Files of records
-named `YEAR.LP.jsonl` or `.tsv` may lie beside them (`judged`), which are much
-quicker to find one's way in: `scripts/prepare/judgments.py` writes them.
+named `YEAR.LP.jsonl` or `.tsv` (`judged`) may be in the same folder; they are
+faster to read, and `scripts/prepare/judgments.py` writes them.
 
-Tasks and mixtures: `judged` says; for example `wmt_da_2019_de_en_pairs`,
+Tasks and mixtures are those of `judged`, such as `wmt_da_2019_de_en_pairs`,
 `wmt_da_2017_2019_pairs` (the paper's training set, if the folder holds those
 years) and `wmt_da_groups`. With `T5SCORE_DATA` set, importing this module
 registers `T5SCORE_DATA/wmt_da` (`environment`).
 
-From a TFDS dataset that was built of these files (`datasets`), the same tasks
-come by `register_tfds`.
+`register_tfds` registers the same tasks on a TFDS dataset of these files
+(`datasets`).
 """
 
 from __future__ import annotations
@@ -36,6 +36,7 @@ import pathlib
 import re
 from collections.abc import Iterator, Sequence
 
+from t5score_jax.data import numbers
 from t5score_jax.data.files import RecordError
 from t5score_jax.data.records import Segment
 from t5score_jax.tasks import columns, environment, judged
@@ -48,7 +49,7 @@ def read_csv(path: str) -> Iterator[tuple[str, Segment]]:
   """Reads a file of the published layout.
 
   Yields:
-    (year, segment with the ratings `z` and `raw`, as far as they are there).
+    (year, segment with the ratings `z` and `raw` that it has).
 
   Raises:
     RecordError: A column is missing, a year or a rating is not a number.
@@ -82,12 +83,12 @@ def read_csv(path: str) -> Iterator[tuple[str, Segment]]:
 
 
 def _ratings(row: dict[str, str], path: str, line: int) -> dict[str, float]:
-  """The ratings of a row; an empty cell is none."""
+  """The ratings of a row; empty cells are skipped."""
   found = {}
   for name, candidates in _RATINGS.items():
     for column in candidates:
       if row.get(column):
-        found[name] = columns.number(
+        found[name] = numbers.read(
           row[column], path=path, line=line, field=column
         )
         break
@@ -103,7 +104,7 @@ def _ratings(row: dict[str, str], path: str, line: int) -> dict[str, float]:
 
 
 def _keys_of_csv(path: pathlib.Path) -> set[judged.Key]:
-  """The years and language pairs of a file, without keeping its texts."""
+  """The years and language pairs of a file."""
   return {
     (year, segment.language_pair or '') for year, segment in read_csv(str(path))
   }
@@ -119,8 +120,8 @@ def files_of(folder: str | os.PathLike[str]) -> dict[judged.Key, list[str]]:
     The files by (year, language pair).
 
   Raises:
-    FileNotFoundError: No such folder, or nothing of the layout in it.
-    RecordError: A file is not as it must be.
+    FileNotFoundError: No such folder, or no file of the layout in it.
+    RecordError: A file is malformed.
   """
   found: dict[judged.Key, list[str]] = {}
   for path in sorted(pathlib.Path(folder).iterdir()):
@@ -169,7 +170,7 @@ def register(
 
   Raises:
     FileNotFoundError: No such folder, nothing in it, or no vocabulary.
-    RecordError: A file is not as it must be.
+    RecordError: A file is malformed.
     ValueError: A name is taken.
   """
   options = options or judged.Options()

@@ -1,8 +1,10 @@
 """Small random models in folders, for every test that needs a whole one."""
 
+import gc
 import io
 import os
 import pathlib
+import sys
 import tempfile
 
 import pytest
@@ -22,6 +24,54 @@ if 'JAX_COMPILATION_CACHE_DIR' not in os.environ:
   os.environ['JAX_COMPILATION_CACHE_DIR'] = _cache.name
   os.environ['JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS'] = '0'
   os.environ['JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES'] = '-1'
+
+# Names of models on the Hugging Face Hub are looked up nowhere.
+os.environ['HF_HUB_OFFLINE'] = '1'
+
+# POT, which one test compares with, would import each of these it finds.
+for _name in ('PYTORCH', 'TENSORFLOW', 'JAX'):
+  os.environ.setdefault(f'POT_BACKEND_DISABLE_{_name}', '1')
+
+# Thousands of tests, libraries and compiled programs stay: looking for garbage
+# among them as often as Python does by default takes a tenth of the time.
+gc.set_threshold(50_000, 20, 50)
+
+
+def pytest_collection_finish() -> None:
+  """Exempts all that is loaded from garbage collection."""
+  gc.freeze()
+
+
+@pytest.fixture(scope='session', autouse=True)
+def draw_curves():
+  """What draws the curves of a run, a third of the time of a tiny one.
+
+  Runs leave an empty picture; `tests/training/test_reports.py` draws.
+  """
+  from t5score_jax.training import reports
+
+  draw = reports.draw_curves
+  with pytest.MonkeyPatch.context() as patch:
+    patch.setattr(reports, 'draw_curves', lambda path, history: path.touch())
+    yield draw
+
+
+@pytest.fixture(autouse=True)
+def forget_settings():
+  """Takes back what a test set for its whole process.
+
+  Gin's bindings and SeqIO's folders of caches outlive a run, and another test
+  of the same worker would get its models and tasks by them.
+  """
+  yield
+  if gin := sys.modules.get('gin'):
+    gin.clear_config()
+  if seqio := sys.modules.get('seqio'):
+    seqio.set_global_cache_dirs([])
+    for name in seqio.TaskRegistry.names():
+      # Where it has found a cache, a task looks no more.
+      seqio.TaskRegistry.get(name)._cache_dir = None
+
 
 _SUBJECTS = 'the cat|a dog|my neighbour|the old ship|her bicycle|this town'
 _VERBS = 'sees|follows|paints|repairs|forgets|carries'
@@ -65,6 +115,7 @@ def make_bundle(vocabulary, **settings):
 
   from t5score_jax.checkpoints.bundle import Bundle
   from t5score_jax.nn import t5
+  from t5score_jax.nn.shapes import param_shapes
 
   config = t5.T5Config(
     vocab_size=-(-vocabulary.vocab_size // 8) * 8,
@@ -75,9 +126,7 @@ def make_bundle(vocabulary, **settings):
     num_encoder_layers=1,
     num_decoder_layers=1,
   )
-  shapes = jax.eval_shape(
-    lambda r: t5.init_params(config, r), jax.random.key(0)
-  )
+  shapes = param_shapes(t5.init_params, config)
   rng = np.random.default_rng(0)
   params = jax.tree.map(
     lambda x: rng.normal(0, 0.3, x.shape).astype(np.float32), shapes

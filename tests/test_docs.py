@@ -1,12 +1,14 @@
 """The documents say what is true: their commands run, their names exist.
 
 Every fenced block of commands or Python in README.md and docs/ follows a
-comment that says whether it is run here (`<!-- runs -->`), or why it isn't
-(`<!-- does not run here: ... -->`).
+comment that says whether it is run here (`<!-- runs -->`, or `<!-- runs with
+MODULE, ... -->` where these are installed), or why it isn't (`<!-- does not run
+here: ... -->`).
 """
 
 import contextlib
 import functools
+import importlib.util
 import io
 import pathlib
 import re
@@ -21,7 +23,9 @@ from t5score_jax import cli
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 GUIDES = (
   'README.md',
-  *sorted(f'docs/{path.name}' for path in (ROOT / 'docs').glob('*.md')),
+  *sorted(
+    path.relative_to(ROOT).as_posix() for path in (ROOT / 'docs').rglob('*.md')
+  ),
 )
 DOCUMENTS = (*GUIDES, 'CONTRIBUTING.md', 'CHANGELOG.md')
 # [comment] ```language, the block, ```
@@ -40,6 +44,14 @@ def _blocks(document: str) -> Iterator[tuple[str, str, str]]:
   """Yields (language, comment, text) of the fenced blocks."""
   for found in _FENCE.finditer(document):
     yield found['language'], found['comment'] or '', found['text']
+
+
+def _runs(comment: str) -> bool:
+  """Whether a block is to be run, and what it needs is installed."""
+  if needed := re.fullmatch(r'runs with ([\w, ]+)', comment):
+    modules = needed[1].split(', ')
+    return all(importlib.util.find_spec(name) for name in modules)
+  return comment == 'runs'
 
 
 def _verbs() -> list[str]:
@@ -83,21 +95,34 @@ def test_readme_begins_with_the_two_commands():
 def test_every_block_is_classified(name):
   for language, comment, text in _blocks(_read(name)):
     if language in ('bash', 'python'):
-      assert comment == 'runs' or comment.startswith('does not run here: '), (
+      assert re.match(r'runs( with [\w, ]+)?$|does not run here: ', comment), (
         f'no comment before the block that begins {text[:60]!r}'
       )
     else:
       assert language in ('text', 'tsv', 'json'), text[:60]
 
 
-@pytest.mark.parametrize('name', GUIDES)
+# These train, or score with several networks, and compile for a minute or two.
+_SLOW = tuple(
+  f'docs/{name}.md'
+  for name in ('comes', 'encoders', 'own_data', 'metricx', 'uscore')
+)
+
+
+@pytest.mark.parametrize(
+  'name',
+  [
+    pytest.param(name, marks=[pytest.mark.slow] if name in _SLOW else [])
+    for name in GUIDES
+  ],
+)
 def test_blocks_run(name, tmp_path, tmp_path_factory, monkeypatch):
   """Runs a guide's blocks in order, in one folder, as a reader would."""
   ran = 0
   commands = tmp_path_factory.mktemp('bin')
   monkeypatch.chdir(tmp_path)
   for language, comment, text in _blocks(_read(name)):
-    if comment != 'runs':
+    if not _runs(comment):
       continue
     if language == 'bash':
       done = shell.run(text, tmp_path, commands)
@@ -110,8 +135,20 @@ def test_blocks_run(name, tmp_path, tmp_path_factory, monkeypatch):
 
 @pytest.mark.parametrize('verb', _verbs())
 def test_verb_is_documented(verb):
-  assert f't5score {verb}' in _read('README.md')
+  assert f't5score {verb}`' in _read('docs/index.md')
   assert f't5score {verb}' in _help(verb)
+
+
+def test_every_page_is_in_the_site():
+  navigation = _read('mkdocs.yml').split('\nnav:\n')[1]
+  folder = ROOT / 'docs'
+  pages = {
+    path.relative_to(folder).as_posix()
+    for kind in ('md', 'ipynb')
+    for path in folder.rglob(f'*.{kind}')
+  }
+  named = re.findall(r': (\S+\.(?:md|ipynb))$', navigation, re.MULTILINE)
+  assert set(named) == pages
 
 
 def test_options_exist():

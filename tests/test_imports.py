@@ -17,12 +17,13 @@ ROOT = pathlib.Path(__file__).resolve().parents[1]
 # A module imports its own folder and folders to the left of it.
 ORDER = (
   'errors version runtime data evaluation nn models inputs tasks gin_configs'
-  ' checkpoints inference crosslingual metrics training fitting leaderboard'
-  ' precompile commands cli __main__'
+  ' checkpoints inference crosslingual metrics mbr training fitting leaderboard'
+  ' precompile adapters service commands cli __main__'
 ).split()
 # Imports to the right, and why.
 EXCEPTIONS = {
   ('models.t5x', 'inputs.feature_converters'): 'T5X asks the model for it',
+  ('commands.completion', 'cli'): 'it describes the whole command line',
 }
 TENSORFLOW = set(
   'tensorflow tensorflow_datasets seqio clu airio t5 t5x'.split()

@@ -127,12 +127,12 @@ for ((index = 0; index < count; index++)); do
   pids+=($!)
 done
 
-told=''
+asked=''
 # Passes signal $1 on; the second time everything is killed.
 pass_on() {
   local name=$1 index
-  [ -z "$told" ] || name=KILL
-  told=1
+  [ -z "$asked" ] || name=KILL
+  asked=1
   for ((index = 0; index < count; index++)); do
     if [ -z "$local_count" ]; then
       ssh -o BatchMode=yes "${hosts[$index]}" \

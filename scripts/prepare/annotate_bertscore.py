@@ -4,11 +4,11 @@ r"""Adds BERTScore's F of a sentence encoder to records, as extra ratings.
         -o annotated.jsonl \
         --encoder sentence-encoder/ --layer 4 --share 0.5
 
-A rating of a translation by one person is noisy; a metric with a large encoder
-is not, and agrees with people on the average. Only records that people rated
-are annotated. Two ratings are added: `bertscore`, and `mixed`, the sum of
-`bertscore` in standard deviations and `--weight` times `z`. Writes nothing
-before everything is computed.
+A single human rating of a translation is noisy; a metric with a large encoder
+is not, and agrees with human judgments on average. Only records that humans
+rated are annotated. Two ratings are added: `bertscore`, and `mixed`, the sum of
+`bertscore` in standard deviations and `--weight` times `z`. The
+output is written when all scores are computed.
 """
 
 from __future__ import annotations
@@ -45,13 +45,13 @@ def parser() -> argparse.ArgumentParser:
     required=True,
     type=pathlib.Path,
     metavar='FOLDER',
-    help='of the BERT family, as transformers reads it',
+    help='encoder of the BERT family, a folder that transformers reads',
   )
   result.add_argument(
     '--layer',
     type=int,
     required=True,
-    help='whose states are compared, 0 for the embeddings',
+    help='layer whose states are compared; 0: the embeddings',
   )
   result.add_argument(
     '--share',
@@ -116,7 +116,7 @@ def f_score(one: torch.Tensor, other: torch.Tensor) -> float:
 
 
 def chosen(segment: records.Segment, share: float) -> bool:
-  """Whether a record is annotated; all of one segment are, or none."""
+  """Whether a record is annotated; records of one segment are treated alike."""
   digest = hashlib.sha1((segment.segment or '').encode()).digest()
   return int.from_bytes(digest[:4], 'big') < share * 2**32
 

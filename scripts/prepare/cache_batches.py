@@ -9,14 +9,14 @@ r"""Writes a SeqIO task or mixture as arrays: training without TensorFlow.
         --gin.ARRAYS="'my/arrays'" ...
 
 The folder holds `KEY.npy` for each key of a batch, [examples, ...], and
-`info.json`, which says where they came from. Numbers are stored in the smallest
+`info.json`, which describes their origin. Numbers are stored in the smallest
 type that keeps them all exactly; `datasets.ArrayDataset` widens them. What
 follows from `decoder_target_tokens` (decoder inputs, loss weights) is left out.
 The folder appears whole or not at all.
 
-A task is written once (`--epochs 1`); steps of the task that are random, such
-as noise or the dealing of large groups, come out differently in each further
-epoch. A mixture has no epochs: say how many `--examples`.
+A task is written once (`--epochs 1`); its random steps, such as noise or the
+splitting of large groups, differ in each further epoch. A mixture has no
+epochs: give `--examples`.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def parser() -> argparse.ArgumentParser:
     required=True,
     type=pathlib.Path,
     metavar='FOLDER',
-    help='the folder to be made; it must not be there, see --overwrite',
+    help='the new folder; it must not exist, see --overwrite',
   )
   result.add_argument(
     '--import',
@@ -74,27 +74,27 @@ def parser() -> argparse.ArgumentParser:
     '(default: %(default)s)',
   )
   result.add_argument(
-    '--split', default='train', help='of the task (default: %(default)s)'
+    '--split', default='train', help='split of the task (default: %(default)s)'
   )
   amount = result.add_mutually_exclusive_group()
   amount.add_argument(
     '--epochs',
     type=int,
     metavar='N',
-    help='times that a task is gone through (default: 1)',
+    help='passes over the task (default: 1)',
   )
   amount.add_argument(
     '--examples',
     type=int,
     metavar='N',
-    help='examples to write, repeating the task where it ends',
+    help='number of examples; the task is repeated as needed',
   )
   result.add_argument(
     '--seed',
     type=int,
     default=0,
     metavar='N',
-    help='of the order and of random preprocessing (default: %(default)s)',
+    help='seed of the order and of random preprocessing (default: %(default)s)',
   )
   result.add_argument(
     '--no-shuffle',
@@ -146,7 +146,7 @@ def read(
 
 
 class _Column:
-  """One key's values, spilled to a file as they come."""
+  """Writes the values of one key to a temporary file as they arrive."""
 
   def __init__(self, path: pathlib.Path, first: np.ndarray):
     self._path = path
@@ -167,8 +167,13 @@ class _Column:
       self._low = min(self._low, int(values.min(initial=0)))
       self._high = max(self._high, int(values.max(initial=0)))
 
+  @property
+  def range(self) -> list[int]:
+    """The least and the greatest integer, or 0."""
+    return [self._low, self._high]
+
   def finish(self, target: pathlib.Path) -> np.dtype:
-    """Writes the .npy file in the smallest type, in little memory."""
+    """Writes the .npy file in the smallest type, a block at a time."""
     self._stream.close()
     shape = (self.length, *self._shape)
     stored = np.memmap(self._path, self._dtype, 'r', shape=shape)
@@ -197,7 +202,7 @@ class _Column:
 
 
 def derived(batch: Mapping[str, np.ndarray]) -> set[str]:
-  """The keys of a batch that `ArrayDataset` would make just so."""
+  """The keys of a batch that `ArrayDataset` derives with the same values."""
   if _TARGETS not in batch:
     return set()
   targets = batch[_TARGETS]
@@ -223,17 +228,18 @@ def write(
   """Writes batches as a folder of arrays; it appears whole or not at all.
 
   Args:
-    folder: Where; its parents are made.
-    batches: All with the same keys and the same shapes but for the first axis.
-    info: Goes into `info.json`, with `examples` and `arrays` added.
-    overwrite: Whether a folder of this name is replaced.
+    folder: The new folder; its parents are created.
+    batches: Batches whose keys and shapes are equal, except the first axis.
+    info: Content of `info.json`, to which `examples`, `arrays` and `ids` are
+      added.
+    overwrite: Whether to replace a folder of this name.
 
   Returns:
-    What `info.json` says.
+    The content of `info.json`.
 
   Raises:
-    FileExistsError: The folder is there.
-    ValueError: No example.
+    FileExistsError: The folder exists.
+    ValueError: There are no examples.
   """
   with datasets.new_array_folder(folder, overwrite) as temporary:
     columns: dict[str, _Column] = {}
@@ -247,14 +253,16 @@ def write(
         columns[key].add(values)
     if not any(column.length for column in columns.values()):
       raise ValueError('there is no example: is the split empty?')
-    arrays, count = {}, 0
+    arrays, ids, count = {}, {}, 0
     for key, column in columns.items():
       if key in (superfluous or ()):
         column.discard()
         continue
       count = column.length
       arrays[key] = str(column.finish(temporary / f'{key}.npy'))
-    info = {**info, 'examples': count, 'arrays': arrays}
+      if key.endswith('_tokens'):
+        ids[key] = column.range
+    info = {**info, 'examples': count, 'arrays': arrays, datasets.IDS: ids}
     (temporary / datasets.INFO_FILE).write_text(
       json.dumps(info, indent=2) + '\n', 'utf-8'
     )

@@ -41,20 +41,22 @@ def parser() -> argparse.ArgumentParser:
     '--vocabulary',
     required=True,
     metavar='FILE',
-    help="SentencePiece model, or 'bytes'",
+    help="SentencePiece model, 'bytes', or a model's name or folder",
   )
   result.add_argument(
     '-o', '--output', required=True, type=pathlib.Path, metavar='FOLDER'
   )
   result.add_argument(
-    '--name', default='train', help='begins the folders (default: %(default)s)'
+    '--name',
+    default='train',
+    help='prefix of the folders (default: %(default)s)',
   )
   result.add_argument(
     '--size',
     type=int,
     default=8,
     metavar='G',
-    help='hypotheses an example (default: %(default)s)',
+    help='hypotheses per example (default: %(default)s)',
   )
   result.add_argument(
     '--lengths',
@@ -73,7 +75,7 @@ def parser() -> argparse.ArgumentParser:
     '--seed',
     type=int,
     default=0,
-    help='of the parts of larger groups (default: %(default)s)',
+    help='seed of the division of larger groups (default: %(default)s)',
   )
   return result
 
@@ -81,11 +83,11 @@ def parser() -> argparse.ArgumentParser:
 def read_groups(
   path: str, rating: str | None, size: int, seed: int
 ) -> tuple[list[tuple[str, list[str], list[float]]], int]:
-  """Groups by segment and reference, cut into parts of at most `size`.
+  """Groups records by segment and reference, in parts of at most `size`.
 
   Returns:
-    (reference, hypotheses, ratings) of each part; and how many records have no
-    reference.
+    (reference, hypotheses, ratings) of each part; and the number of records
+    without a reference.
   """
   groups: dict[tuple[str | None, str], list[records.Segment]] = {}
   without = 0
@@ -102,7 +104,7 @@ def read_groups(
     if rating is not None and len(members) < 2:
       continue
     order = generator.permutation(len(members))
-    # As equal as can be: 9 of at most 4 become 3 + 3 + 3.
+    # Parts of nearly equal size: 9 with at most 4 become 3 + 3 + 3.
     for chosen in np.array_split(order, -(-len(members) // size)):
       parts.append(
         (
@@ -122,7 +124,7 @@ def tokenize(
   vocabulary: vocab.Vocabulary,
   max_length: int,
 ) -> tuple[list[list[list[int]]], int]:
-  """Ids of each part's texts, the reference first; and how many were cut."""
+  """Token ids of each part's texts, the reference first; and the number cut."""
   texts = [text for shared, hyps, _ in parts for text in (shared, *hyps)]
   ids, cut = vocab.encode_batch_for_model(texts, vocabulary, max_length)
   rows = iter(ids)

@@ -1,4 +1,4 @@
-r"""Turns annotated or judged pairs into arrays to train FrugalScore on.
+r"""Converts annotated or rated pairs to arrays for training FrugalScore.
 
     t5score annotate pairs/ -m moverscore ... -o annotated/
     python scripts/prepare/cache_pairs.py annotated/ --tokenizer bert-tiny/ \
@@ -8,14 +8,14 @@ r"""Turns annotated or judged pairs into arrays to train FrugalScore on.
         hypothesis=hyp \
         --rating da_z --tokenizer bert-tiny/ -o judged/
 
-The first makes phase 2 of what `t5score annotate` wrote (Kamal Eddine et al.
-2022), the second phase 3 of human ratings. A folder holds `tokens.npy` and
-`token_types.npy`, integers [examples, length]: hypothesis and reference as one
-sequence, the longer cut first; `ratings.npy`, float32 [examples]; and
-`info.json`. `datasets.ArrayDataset` reads it. With --held-out-share
-there are two, OUT/train and OUT/held_out, and no source has pairs in both.
-Equal pairs become one example with the mean of their ratings. OUT appears whole
-or not at all, both parts at once; memory holds a few numbers a pair, no texts.
+The first prepares phase 2 from the output of `t5score annotate` (Kamal Eddine
+et al. 2022), the second phase 3 from human ratings. A folder holds `tokens.npy`
+and `token_types.npy`, integers [examples, length]: hypothesis and reference as
+one sequence, the longer cut first; `ratings.npy`, float32 [examples]; and
+`info.json`. `datasets.ArrayDataset` reads it. With --held-out-share there are
+two, OUT/train and OUT/held_out, and no source has pairs in both. Equal pairs
+become one example with the mean of their ratings. OUT appears whole or not at
+all, both parts at once; memory holds a few numbers a pair, no texts.
 """
 
 from __future__ import annotations
@@ -32,6 +32,7 @@ from typing import Any
 
 import numpy as np
 
+from t5score_jax.checkpoints import kinds
 from t5score_jax.checkpoints.formats.huggingface import encoders
 from t5score_jax.commands import _record_files
 from t5score_jax.data import folders, pair_shards, subwords
@@ -73,16 +74,15 @@ def parser() -> argparse.ArgumentParser:
   result.add_argument(
     '--tokenizer',
     required=True,
-    type=pathlib.Path,
-    metavar='FOLDER',
-    help='with the tokenizer of the encoder that will be trained',
+    metavar='MODEL',
+    help='name or folder of the encoder that will be trained',
   )
   result.add_argument(
     '--max-length',
     type=int,
     default=128,
     metavar='N',
-    help='tokens a pair, special ones included (default: %(default)s)',
+    help='tokens per pair, special tokens included (default: %(default)s)',
   )
   result.add_argument(
     '--standardise',
@@ -108,7 +108,7 @@ def parser() -> argparse.ArgumentParser:
     type=int,
     default=0,
     metavar='N',
-    help='of what is held out (default: %(default)s)',
+    help='seed of the held-out part (default: %(default)s)',
   )
   result.add_argument(
     '-o',
@@ -129,7 +129,7 @@ def parser() -> argparse.ArgumentParser:
 
 @dataclasses.dataclass(frozen=True)
 class Example:
-  """A pair with its rating; `source` tells sources apart."""
+  """A pair with its rating; `source` identifies its source."""
 
   hypothesis: str
   reference: str
@@ -141,7 +141,7 @@ class Annotated:
   """The pairs of folders that one metric annotated."""
 
   def __init__(self, folders: Sequence[str], rating: str):
-    """Checks that the folders are complete and go together."""
+    """Checks that the folders are complete and of the same metric."""
     self._rating = rating
     self._shards = {f: pair_shards.complete(f, 'annotations') for f in folders}
     found = {f: pair_shards.manifest(f, 'annotations') for f in folders}
@@ -180,7 +180,7 @@ class Judged:
   symmetric = False
 
   def __init__(self, files: Sequence[Sequence[str]], rating: str):
-    """Names the files; they are read on iteration."""
+    """Stores the file names; files are read on iteration."""
     self._rating = rating
     self._files = [_record_files.parse(words, '--input') for words in files]
     self.left_out = 0
@@ -197,7 +197,7 @@ class Judged:
           chosen = ' of those chosen' if file.where else ''
           raise _too_large(rating, f'{file.path}, record {number}{chosen}')
         shared = s.source or s.references[0]
-        # Files may number the segments of each system anew: the text decides.
+        # Files may number segments per system: the text identifies them.
         source = str([s.language_pair, shared])
         for reference in s.references:
           yield Example(s.hypothesis, reference, rating, source)
@@ -216,7 +216,7 @@ def _too_large(rating: float, place: str) -> ValueError:
 
 @dataclasses.dataclass(frozen=True)
 class Plan:
-  """What becomes of the rows of a source of examples, in their order.
+  """What happens to each row of a source of examples.
 
   Attributes:
     first: bool [rows], the first of equal pairs.
@@ -230,10 +230,10 @@ class Plan:
 
 
 def plan(examples: Iterable[Example], share: float, seed: int) -> Plan:
-  """Reads all examples once, for what can't be known row by row.
+  """Reads all examples once: duplicates, means and the held-out part.
 
   Raises:
-    ValueError: there are none.
+    ValueError: There are no examples.
   """
   keys, ratings, even = [], [], []
   for example in examples:
@@ -254,7 +254,7 @@ def plan(examples: Iterable[Example], share: float, seed: int) -> Plan:
   is_first = np.zeros(len(keys), bool)
   is_first[first] = True
   numbers = np.frombuffer(b''.join(even), np.uint32)
-  # Equal pairs stay with the first of them.
+  # Equal pairs count as the first of them.
   held_out = (numbers < share * 2**32)[first][group]
   return Plan(is_first, means[group], held_out)
 
@@ -263,7 +263,7 @@ class Tokens:
   """Pairs of texts as rows of ids, padded."""
 
   def __init__(self, folder: pathlib.Path, max_length: int):
-    """Loads the tokenizer, and the id of padding from beside it."""
+    """Loads the tokenizer and its padding id."""
     self._tokenizer = subwords.load_tokenizer(folder)
     self.max_length = max_length
     self.pad_id = 0
@@ -277,7 +277,7 @@ class Tokens:
   def __call__(
     self, pairs: Sequence[tuple[str, str]]
   ) -> tuple[np.ndarray, np.ndarray]:
-    """Ids and types, [pairs, max_length] each."""
+    """Returns token ids and types, [pairs, max_length] each."""
     shape = len(pairs), self.max_length
     tokens = np.full(shape, self.pad_id, self.dtype)
     types = np.zeros(shape, np.int8)
@@ -301,16 +301,16 @@ def write(
   """Writes one folder of arrays.
 
   Args:
-    folder: where, a new folder.
-    examples: all of them, in the order of `keep`.
-    keep: bool [rows], which are written.
-    ratings: [rows], what is learned.
-    tokens: makes ids.
-    info: what `info.json` says besides.
-    swap: whether each pair is written in both orders, one after the other.
+    folder: A new folder.
+    examples: All examples, in the order of `keep`.
+    keep: bool [rows], the rows to write.
+    ratings: [rows], the target values.
+    tokens: The tokenizer.
+    info: Further content of `info.json`.
+    swap: Whether to write each pair in both orders, one after the other.
 
   Returns:
-    What `info.json` says.
+    The content of `info.json`.
   """
   count = int(keep.sum()) * (2 if swap else 1)
   shape = count, tokens.max_length
@@ -352,15 +352,16 @@ def write(
 
 
 def check_output(folder: pathlib.Path, overwrite: bool) -> None:
-  """Finds out before the work whether a folder may be made or replaced.
+  """Checks that a folder may be created or replaced, before the work.
 
   Args:
-    folder: its name.
-    overwrite: whether arrays that this program wrote are replaced, in one
-      part or two.
+    folder: The folder.
+    overwrite: Whether to replace arrays that this program wrote, in one part or
+      two.
 
   Raises:
-    FileExistsError: something is there, or something else than such arrays.
+    FileExistsError: The name is taken (with `overwrite`: by something other
+      than such arrays).
   """
   if not folder.exists() or (folder.is_dir() and not any(folder.iterdir())):
     return
@@ -374,7 +375,7 @@ def check_output(folder: pathlib.Path, overwrite: bool) -> None:
 
 
 def _strange(folder: pathlib.Path) -> pathlib.Path | None:
-  """Something that this program would not have written there, if any."""
+  """The first file that this program would not have written there, if any."""
   if not folder.is_dir():
     return folder
   known = {*(f'{name}.npy' for name in ARRAYS), datasets.INFO_FILE}
@@ -389,10 +390,11 @@ def _strange(folder: pathlib.Path) -> pathlib.Path | None:
 
 
 def _examples(args: argparse.Namespace) -> Annotated | Judged:
-  """What the command line names.
+  """The examples that the command line names.
 
   Raises:
-    ValueError: nothing, both kinds, or a metric that can't be swapped.
+    ValueError: No input, both kinds of input, or a metric that is not
+      symmetric.
   """
   if bool(args.folders) == bool(args.input):
     raise ValueError('give either folders of t5score annotate, or --input')
@@ -413,7 +415,7 @@ def _examples(args: argparse.Namespace) -> Annotated | Judged:
 def _cache(args: argparse.Namespace) -> None:
   check_output(args.output, args.overwrite)
   examples = _examples(args)
-  tokens = Tokens(args.tokenizer, args.max_length)
+  tokens = Tokens(kinds.folder(args.tokenizer), args.max_length)
   found = plan(examples, args.held_out_share, args.seed)
   train = found.first & ~found.held_out
   parts = {'': train}
@@ -448,13 +450,13 @@ def _cache(args: argparse.Namespace) -> None:
     print(f'{examples.left_out} records left out: no rating or no reference')
   # Resolved: where the name is a link, what it leads to is replaced.
   with folders.new_folder(args.output.resolve()) as temporary:
-    said = {
+    written = {
       name: write(
         temporary / name, examples, keep, ratings, tokens, info, args.swap
       )
       for name, keep in parts.items()
     }
-  for name, one in said.items():
+  for name, one in written.items():
     print(
       f'{args.output / name}: {one["examples"]} examples, {one["cut"]} of them '
       f'cut; mean {mean:.4f}, deviation {deviation:.4f}'

@@ -3,10 +3,10 @@ r"""Caches SeqIO tasks offline, without Apache Beam.
     T5SCORE_DATA=my/data python scripts/prepare/cache_tasks.py my/cache \
         --import t5score_jax.tasks.wmt_da 'wmt_da_2017_.*_pairs'
 
-Train with the cache by `--gin.USE_CACHED_TASKS=True` and
+Train from the cache with `--gin.USE_CACHED_TASKS=True` and
 `--gin.CACHE_DIRS="['my/cache']"` (T5X: `--seqio_additional_cache_dirs=my/cache`
 and `USE_CACHED_TASKS = True`). For corpora of many gigabytes use SeqIO's own
-`seqio_cache_tasks`, which runs on Beam; docs/pods.md says how.
+`seqio_cache_tasks`, which runs on Beam; see docs/pods.md.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def parser() -> argparse.ArgumentParser:
     'tasks',
     nargs='+',
     metavar='TASK',
-    help='regular expressions that match the whole name of tasks',
+    help='regular expressions that match whole names of tasks',
   )
   result.add_argument(
     '--import',
@@ -42,17 +42,17 @@ def parser() -> argparse.ArgumentParser:
     type=int,
     default=16,
     metavar='N',
-    help='files a split; more make a better shuffle (default: %(default)s)',
+    help='files per split; more shuffle better (default: %(default)s)',
   )
   result.add_argument(
     '--seed',
     type=int,
     default=0,
     metavar='N',
-    help='of random preprocessing steps (default: %(default)s)',
+    help='seed of random preprocessing (default: %(default)s)',
   )
   result.add_argument(
-    '--overwrite', action='store_true', help='write caches anew that are there'
+    '--overwrite', action='store_true', help='replace existing caches'
   )
   return result
 

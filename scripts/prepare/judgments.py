@@ -1,11 +1,11 @@
-"""Writes a published corpus of judgments as records, one file a language pair.
+"""Converts a published corpus of judgments to records, by language pair.
 
     python scripts/prepare/judgments.py mqm my/mqm my/data/judged
     python scripts/prepare/judgments.py qe20 my/mlqe my/qe20 --split validation
 
-The files are named [PART.]LP.jsonl.gz, PART a year or a test set. They are
-quick to read, `t5score_jax.tasks.judged` (and `wmt_da`) make tasks of them,
-`t5score score` scores them and `t5score correlate` measures agreement on them.
+The files are named [PART.]LP.jsonl.gz, where PART is a year or a test set.
+`t5score_jax.tasks.judged` (and `wmt_da`) register tasks on them, `t5score
+score` scores them and `t5score correlate` measures agreement on them.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ SPLITS = ('train', 'validation', 'test')
 def parser() -> argparse.ArgumentParser:
   """The command line."""
   result = argparse.ArgumentParser(
-    description='Writes a published corpus of judgments as records.'
+    description='Converts a published corpus of judgments to records.'
   )
-  result.add_argument('corpus', choices=CORPORA, help='whose layout it is')
-  result.add_argument('folder', help='the corpus')
+  result.add_argument('corpus', choices=CORPORA, help='layout of the corpus')
+  result.add_argument('folder', help='folder of the corpus')
   result.add_argument('output', help='the folder to write into')
   result.add_argument(
     '--split',
     choices=SPLITS,
     default='train',
-    help='of qe20; the other corpora have none (default: %(default)s)',
+    help='split of qe20; other corpora have none (default: %(default)s)',
   )
   return result
 

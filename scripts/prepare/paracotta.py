@@ -1,4 +1,4 @@
-"""Keeps the lexically diverse pairs of a ParaCotta file, once and for all.
+"""Filters ParaCotta files for lexically diverse pairs.
 
     python scripts/prepare/paracotta.py my/paracotta my/data/paracotta
 
@@ -22,16 +22,19 @@ def parser() -> argparse.ArgumentParser:
   result.add_argument('folder', help='the published files, LANG.tsv')
   result.add_argument('output', help='the folder to write LANG.tsv.gz into')
   result.add_argument(
-    '--low', type=float, default=0.0, help='least BLEU (default: %(default)s)'
+    '--low', type=float, default=0.0, help='minimum BLEU (default: %(default)s)'
   )
   result.add_argument(
-    '--high', type=float, default=20.0, help='most BLEU (default: %(default)s)'
+    '--high',
+    type=float,
+    default=20.0,
+    help='maximum BLEU (default: %(default)s)',
   )
   result.add_argument(
     '--max-pairs',
     type=int,
     metavar='N',
-    help='stop after so many kept pairs a language (default: all)',
+    help='maximum number of pairs per language (default: all)',
   )
   return result
 

@@ -1,4 +1,4 @@
-r"""Writes SummEval, or REALSumm, as records that an estimator learns from.
+r"""Converts SummEval or REALSumm to records for training a regressor.
 
     python scripts/prepare/summeval.py summeval DATA/summeval_experts.jsonl.gz \
         DATA/summeval_references.jsonl.gz DATA/summeval.jsonl.gz \
@@ -15,9 +15,9 @@ them; they are a reference here, and no system unless --human asks for it.
 
 REALSumm (Bhandari et al. 2020) becomes a row for each article and system with
 the rating litepyramid, the share of the reference's content units that a
-summary has, 0 to 1. Articles of another file of records can be left out, as
-COMES does (appendix A.2). One system took part twice, with the same summaries;
-both count in the published tables, and both are kept.
+summary has, 0 to 1. Articles of another file of records can be left out, as in
+COMES (appendix A.2). One system occurs twice with the same summaries; both
+count in the published tables, and both are kept.
 
 Not here: instances and folds (`t5score_jax.data.instances`).
 """
@@ -40,7 +40,7 @@ _REPAIRS = (
   (r'-RRB-', ')'),
   (r'-LSB-', '['),
   (r'-RSB-', ']'),
-  (r"``\s*|\s*''", '"'),
+  (r"`\s*|\s*''", '"'),
   (r"\s+(n't|'s|'re|'ve|'ll|'d|'m)\b", r'\1'),
   (r'([(\[$£#@])\s+', r'\1'),
   (r'\s+([.,;:!?%)\]])', r'\1'),
@@ -55,26 +55,28 @@ def parser() -> argparse.ArgumentParser:
   )
   corpora = result.add_subparsers(dest='corpus', required=True)
   summeval = corpora.add_parser(
-    'summeval', help="experts' ratings, 1 to 5, a row for each expert"
+    'summeval', help="experts' ratings, 1 to 5, a row per expert"
   )
   summeval.add_argument('experts', help='JSONL with expert_annotations')
-  summeval.add_argument('references', help='JSONL with ten references each')
+  summeval.add_argument(
+    'references', help='JSONL with ten references per article'
+  )
   summeval.add_argument('articles', help='JSONL with the sources')
-  summeval.add_argument('output', help='the records')
+  summeval.add_argument('output', help='the records to write')
   summeval.add_argument(
     '--human',
     action='store_true',
-    help='keep the rated highlights as a system (they are a reference, too)',
+    help='also keep the rated highlights as a system',
   )
   realsumm = corpora.add_parser(
-    'realsumm', help='LitePyramid, 0 to 1, a row for each summary'
+    'realsumm', help='LitePyramid, 0 to 1, a row per summary'
   )
   realsumm.add_argument('summaries', help='JSONL with litepyramid_recall')
-  realsumm.add_argument('output', help='the records')
+  realsumm.add_argument('output', help='the records to write')
   realsumm.add_argument(
     '--leave_out',
     metavar='RECORDS',
-    help='leave out articles that are sources in this file',
+    help='leave out articles that occur as sources in this file',
   )
   return result
 
@@ -190,7 +192,7 @@ def _realsumm(args: argparse.Namespace) -> list[Any]:
 def detokenized(text: str) -> str:
   r"""Treebank's tokens as running text.
 
-  >>> detokenized("( CNN ) It 's `` late '' , he did n't say .")
+  >>> detokenized("( CNN ) It 's ` late '' , he did n't say .")
   '(CNN) It\'s "late", he didn\'t say.'
   """
   for pattern, repaired in _REPAIRS:
@@ -208,12 +210,12 @@ def untagged(text: str) -> str:
 
 
 def _letters(text: str) -> str:
-  """The beginning of a text as all tokenizers and cases have it."""
+  """The letters at the beginning of a text, in lower case."""
   return re.sub(r'[^a-z0-9]', '', text.lower())[:150]
 
 
 class _Row:
-  """An object of a file; what is asked of it is there, or an error says where.
+  """An object of a JSON file whose fields are checked when they are read.
 
   Every method raises RecordError, which names file, line and field.
   """
@@ -237,31 +239,31 @@ class _Row:
     return self._values[field]
 
   def text(self, field: str) -> str:
-    """A text."""
+    """Returns a string."""
     value = self._get(field)
     if not isinstance(value, str):
       raise self._error(f'is no text, but {_kind(value)}', field)
     return value
 
   def name(self, field: str) -> str:
-    """A text or a whole number, as a text."""
+    """Returns a string or an integer, as a string."""
     value = self._get(field)
     if isinstance(value, int) and not isinstance(value, bool):
       return str(value)
     return self.text(field)
 
   def number(self, field: str) -> float:
-    """A finite number."""
+    """Returns a finite number."""
     value = self._get(field)
     if isinstance(value, (int, float)) and not isinstance(value, bool):
-      # Comparing cannot overflow, as converting can.
+      # A comparison cannot overflow, unlike a conversion.
       if abs(value) <= sys.float_info.max:
         return float(value)
       raise self._error('is no finite number', field)
     raise self._error(f'is no number, but {_kind(value)}', field)
 
   def texts(self, field: str) -> list[str]:
-    """A list of texts, not empty."""
+    """Returns a non-empty list of strings."""
     value = self._get(field)
     if not (value and isinstance(value, list)):
       raise self._error(f'is no list of texts, but {_kind(value)}', field)
@@ -271,7 +273,7 @@ class _Row:
     return value
 
   def rows(self, field: str) -> list[_Row]:
-    """A list of objects, not empty."""
+    """Returns a non-empty list of objects."""
     value = self._get(field)
     if not (value and isinstance(value, list)):
       raise self._error(f'is no list of objects, but {_kind(value)}', field)
@@ -282,7 +284,7 @@ class _Row:
 
 
 def _kind(value: Any) -> str:
-  """What a JSON value is, short enough for a message."""
+  """The type of a JSON value, for messages."""
   text = json.dumps(value)
   return text if len(text) <= 40 else f'{text[:40]}...'
 

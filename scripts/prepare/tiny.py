@@ -1,17 +1,16 @@
-"""Makes the training records of `t5score-tiny` from collected judgments.
+"""Prepares the training records of `t5score-tiny` from collected judgments.
 
 Reads a folder with the files named below and writes, into --output:
 
-  groups.jsonl    one record a distinct translation, with its references and,
-                  where people rated it, the rating `z`; all translations of a
+  groups.jsonl    one record per distinct translation, with its references and,
+                  if it was rated, the rating `z`; all translations of a
                   source carry the same `segment`
   heldout.jsonl   the same for a share of the WMT21 documents
   validation.jsonl  WMT17 to English, for choosing between checkpoints
-  text.txt        one text a line, for the vocabulary
+  text.txt        one text per line, for the vocabulary
 
 WMT19 and WMT20 are never read. Identical translations of several systems are
-merged and their ratings averaged: one rating is noisy, and the merged ones are
-ratings of the same text.
+merged and their ratings averaged, since a single rating is noisy.
 """
 
 from __future__ import annotations
@@ -25,7 +24,9 @@ import pathlib
 import sys
 from collections.abc import Iterable, Iterator
 
-from t5score_jax.data.records import Segment, write_lines, write_records
+from t5score_jax.data import numbers
+from t5score_jax.data.files import write_lines
+from t5score_jax.data.records import Segment, write_records
 
 csv.field_size_limit(sys.maxsize)
 
@@ -48,13 +49,21 @@ def read_rows(path: pathlib.Path, quoted: bool) -> Iterator[dict[str, str]]:
     )
 
 
+def z_score(row: dict[str, str]) -> float:
+  """Returns the z-score of a row."""
+  value = numbers.parse(row['da_z'])
+  if value is None:
+    raise SystemExit(f'{row["lp"]}: da_z is {row["da_z"]!r}, not a number')
+  return value
+
+
 def clean(text: str) -> str:
-  """White space folded; translations differ in it for no good reason."""
+  """Normalizes white space, in which translations differ arbitrarily."""
   return ' '.join(text.split())
 
 
 def merged(segments: Iterable[Segment]) -> list[Segment]:
-  """One record a distinct hypothesis of a source; ratings averaged."""
+  """Returns a record per distinct hypothesis of a source, with mean ratings."""
   ratings = collections.defaultdict(list)
   first: dict[tuple[str | None, str], Segment] = {}
   for segment in segments:
@@ -93,7 +102,7 @@ def direct_assessments(
         system=row['system'] or None,
         segment=f'wmt{row["year"]}/{row["lp"]}/{source}',
         language_pair=row['lp'],
-        ratings={RATING: float(row['da_z'])},
+        ratings={RATING: z_score(row)},
       )
 
 
@@ -107,12 +116,12 @@ def wmt21(folder: pathlib.Path) -> Iterator[Segment]:
       document=f'{row["lp"]}/{row["doc"]}',
       segment=f'wmt2021/{row["lp"]}/{row["line"]}',
       language_pair=row['lp'],
-      ratings={RATING: float(row['da_z'])},
+      ratings={RATING: z_score(row)},
     )
 
 
 def wmt21_german(folder: pathlib.Path) -> Iterator[Segment]:
-  """WMT21 to German: texts only, its error annotations are another scale."""
+  """WMT21 to German: texts only, since its annotations have another scale."""
   for row in read_rows(folder / FILES['mqm21'], quoted=False):
     references = tuple(
       clean(row[name]) for name in ('ref_A', 'ref_C', 'ref_D') if row[name]
@@ -141,7 +150,7 @@ def post_edits(folder: pathlib.Path, targets: set[str]) -> Iterator[Segment]:
 
 
 def main() -> int:
-  """Entry point."""
+  """Runs the program."""
   parser = argparse.ArgumentParser(
     description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
   )
@@ -167,7 +176,7 @@ def main() -> int:
   args.output.mkdir(parents=True, exist_ok=True)
 
   def held_out(segment: Segment) -> bool:
-    """By a hash of the document, so that it never changes with the data."""
+    """By a hash of the document, so that it does not depend on the data."""
     digest = hashlib.sha1((segment.document or '').encode()).digest()
     return int.from_bytes(digest[:4], 'big') < args.heldout * 2**32
 

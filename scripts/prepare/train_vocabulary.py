@@ -5,8 +5,8 @@ r"""Trains a SentencePiece vocabulary for a small model.
 
 The ids are T5's: 0 padding, 1 `</s>`, 2 unknown, no `<s>`. The same texts and
 options give the same file, byte for byte, with the same version of the
-sentencepiece library. It is written whole or not at all, after it has been
-loaded as `t5score_jax.data.vocab` does.
+sentencepiece library. It is written atomically, after `t5score_jax.data.vocab`
+has loaded it.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ import sentencepiece
 
 from t5score_jax.data import files, vocab
 
-#: Longer texts are left out by SentencePiece, silently; so they are cut here.
+#: SentencePiece silently drops longer texts, which are therefore split here.
 _MAX_BYTES = 16_000
 # The sums of the unigram model's training depend on how its texts are dealt to
 # threads, so this number is part of the result.
@@ -53,7 +53,7 @@ def parser() -> argparse.ArgumentParser:
     type=int,
     default=4096,
     metavar='N',
-    help='pieces, without sentinels (default: %(default)s)',
+    help='number of pieces, without sentinels (default: %(default)s)',
   )
   result.add_argument(
     '--model-type',
@@ -92,26 +92,24 @@ def parser() -> argparse.ArgumentParser:
     '--max-texts',
     type=int,
     metavar='N',
-    help='train on a random sample of so many texts (default: all)',
+    help='train on a random sample of this size (default: all texts)',
   )
   result.add_argument(
     '--seed',
     type=int,
     default=0,
     metavar='N',
-    help='of that sample (default: %(default)s)',
+    help='seed of the sample (default: %(default)s)',
   )
-  result.add_argument(
-    '--quiet', action='store_true', help='print nothing but errors'
-  )
+  result.add_argument('--quiet', action='store_true', help='print only errors')
   return result
 
 
 def read_texts(paths: Iterable[str]) -> Iterator[str]:
-  """All texts that are not blank, cut at a space if they are too long.
+  """Yields all texts that are not blank, in parts where they are too long.
 
   Yields:
-    Texts of at most `_MAX_BYTES` bytes; a longer one in several parts.
+    Texts of at most `_MAX_BYTES` bytes.
   """
   for path in paths:
     with files.open_text(path) as lines:
@@ -121,7 +119,7 @@ def read_texts(paths: Iterable[str]) -> Iterator[str]:
 
 
 def _parts(text: str) -> Iterator[str]:
-  """A text in parts of at most `_MAX_BYTES` bytes, cut at spaces if it can."""
+  """Splits a text into parts of `_MAX_BYTES` bytes, at spaces if possible."""
   limit = _MAX_BYTES // 4  # characters; none takes more than four bytes
   while len(text) > limit:
     cut = text.rfind(' ', 1, limit) + 1 or limit
@@ -132,7 +130,7 @@ def _parts(text: str) -> Iterator[str]:
 
 
 def sample(texts: Iterable[str], size: int, seed: int) -> list[str]:
-  """A uniform random sample (Vitter's algorithm R), in the texts' order."""
+  """Draws a uniform sample (Vitter's algorithm R), in the texts' order."""
   generator = random.Random(seed)
   kept: list[tuple[int, str]] = []
   for index, text in enumerate(texts):
@@ -156,20 +154,20 @@ def train(
   """Trains a vocabulary.
 
   Args:
-    texts: The texts, none longer than SentencePiece takes.
-    size: Pieces, without sentinels.
+    texts: The texts, none longer than SentencePiece reads.
+    size: Number of pieces, without sentinels.
     model_type: `'unigram'` or `'bpe'`.
-    lowercase: Whether case is folded.
-    byte_fallback: Whether characters without a piece are spelt in bytes.
-    coverage: Share of the characters that get a piece.
-    extra_ids: Sentinels at the end.
+    lowercase: Whether to fold case.
+    byte_fallback: Whether to spell characters without a piece in bytes.
+    coverage: Share of the characters, by frequency, that become pieces.
+    extra_ids: Number of sentinels at the end.
 
   Returns:
     The vocabulary, whose `model_bytes` is the file.
 
   Raises:
-    ValueError: The texts do not allow such a vocabulary, most often because it
-      is too large for them.
+    ValueError: SentencePiece cannot train it, usually because the vocabulary is
+      too large for the texts.
   """
   model = io.BytesIO()
   try:

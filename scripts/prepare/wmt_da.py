@@ -19,7 +19,7 @@ def parser() -> argparse.ArgumentParser:
     description='Builds the TFDS dataset wmt_da from local files.'
   )
   result.add_argument('folder', help='the judgments, CSV or records')
-  result.add_argument('data_dir', help='where TFDS shall keep the dataset')
+  result.add_argument('data_dir', help='folder for the TFDS dataset')
   result.add_argument(
     '--rating',
     choices=('z', 'raw'),

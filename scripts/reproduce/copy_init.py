@@ -1,10 +1,10 @@
-"""Initial weights with which a small T5 can copy before it has learned to.
+"""Initial weights with which a small T5 copies before training.
 
-A translation metric mostly asks which reference tokens recur in order. Large
-pretrained models arrive with attention heads that copy ("induction heads"); a
-network of a few million parameters trained from nothing spends most of its
-budget on finding them. This writes one such circuit into random weights; the
-architecture is unchanged and training is free to undo it. Not from the paper.
+A translation metric mostly checks which reference tokens recur in order. Large
+pretrained models have attention heads that copy ("induction heads"); a network
+of a few million parameters trained from scratch spends most of its budget on
+learning them. This module writes one such circuit into random weights; the
+architecture is unchanged, and training may change it. Not from the paper.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def with_copy_heads(
   sharpness: float = 10.0,
   quiet: float = 0.25,
 ) -> dict[str, Any]:
-  """Returns ``params`` with a copying circuit written in.
+  """Returns `params` with a copying circuit.
 
   Random orthonormal directions split the residual stream in a small subspace
   Q, as wide as a head, and the rest, R.
@@ -56,23 +56,23 @@ def with_copy_heads(
      before.
 
   A copied text of distinct random pieces then has a mean log-probability of
-  about -0.9 a token with 128 dimensions and 4,096 pieces, a shuffled or
-  another one less than -9.
+  about -0.9 per token with 128 dimensions and 4,096 pieces, a shuffled or
+  different text less than -9.
 
   Args:
-    params: from ``init_params``, with T5X's names, layers not scanned.
-    config: must have tied weights (``logits_via_embedding``) and at least 8
+    params: from `init_params`, with T5X's names, layers not scanned.
+    config: must have tied weights (`logits_via_embedding`) and at least 8
       position buckets.
     rng: key for the random directions.
     heads: how many heads of the decoder copy; None takes as many as R needs,
-      which is ``emb_dim / head_dim - 1``, or all.
+      which is `emb_dim / head_dim - 1`, or all.
     sharpness: attention logit of a match, at least 0; others vary around 0
-      with a deviation of about ``sharpness / sqrt(head_dim)``.
+      with a deviation of about `sharpness / sqrt(head_dim)`.
     quiet: factor on all other output kernels of attention and MLP, at least
       0. Random layers drown the circuit at 1.
 
   Returns:
-    A new tree; ``params`` is left alone.
+    A new tree; `params` is left alone.
 
   Raises:
     ValueError: untied weights, scanned layers, too few buckets or dimensions,
@@ -86,7 +86,7 @@ def with_copy_heads(
   }
 
   def put(name: str, head: int, matrix: jax.Array) -> None:
-    """Writes one head's slice; ``out`` kernels have heads in front."""
+    """Writes one head's slice; `out` kernels have heads in front."""
     part = slice(head * width, (head + 1) * width)
     index = (part,) if name.endswith('out/kernel') else (slice(None), part)
     flat[name] = flat[name].at[index].set(matrix)
@@ -120,7 +120,7 @@ def with_copy_heads(
 
 
 def _check(config: T5Config, heads: int | None) -> int:
-  """Raises what ``with_copy_heads`` documents; returns how many heads."""
+  """Checks the arguments of `with_copy_heads`; returns the number of heads."""
   if not config.logits_via_embedding or config.scan_layers:
     raise ValueError(
       'copy heads need tied weights and unscanned layers; got '
@@ -153,7 +153,7 @@ def _is_output(name: str) -> bool:
 
 
 def _orthonormal(rng: jax.Array, rows: int, columns: int) -> jax.Array:
-  """A random matrix whose columns, or else rows, are orthonormal."""
+  """A random matrix with orthonormal columns or, if it is wide, rows."""
   matrix = jax.random.normal(rng, (rows, columns))
   if rows < columns:
     return jnp.linalg.qr(matrix.T)[0].T

@@ -1,22 +1,20 @@
-r"""Makes the folder from which a FrugalScore miniature begins.
+r"""Creates the initial encoder of a FrugalScore miniature.
 
     python scripts/reproduce/initial_miniature.py ENCODER -o initial \
         --texts pairs/texts.txt.gz --width 128 --vocabulary 8000
 
 From an encoder of the BERT family, such as the teacher's:
 
-  truncated   (--start truncated) its embeddings and first --layers layers, at
-              its own width; exactly what the encoder computes up to there.
-  matching    (--start matching, for any width) weights that can compare words
-              (`scripts/reproduce/matching_init.py`). How similar words are
-              comes from the
-              encoder: the mean state of each piece over the texts, in layer
-              --layer, centred and reduced by principal components.
+  truncated   (--start truncated) its embeddings and first --layers layers
+  matching    (--start matching, for any width) weights that compare words
+              (`scripts/reproduce/matching_init.py`). Word similarity comes
+              from the encoder: the mean state of each piece over the texts, in
+              layer --layer, centred and reduced by principal components.
 
 A smaller vocabulary (--vocabulary) keeps the special pieces, single characters,
-so that no text becomes unknown, and the most frequent pieces of the texts. It,
-and --start matching, need the encoder's list of WordPieces (vocab.txt).
-The folder appears whole or not at all; one that is there is left as it is.
+so that no text becomes unknown, and the most frequent pieces of the texts. It
+and --start matching need the encoder's list of WordPieces (vocab.txt). The
+folder is written atomically; an existing one is an error.
 """
 
 from __future__ import annotations
@@ -45,7 +43,7 @@ _SPECIAL = ('[PAD]', '[UNK]', '[CLS]', '[SEP]', '[MASK]')
 _CHUNK = 2000
 # Tokens of a text whose states are averaged.
 _LENGTH = 128
-# Tokens of a pair that make sense, as in `scripts/prepare/cache_pairs.py`.
+# The shortest useful pair in tokens, as in `scripts/prepare/cache_pairs.py`.
 _FEWEST = 8
 
 
@@ -60,7 +58,9 @@ def parser() -> argparse.ArgumentParser:
   result = argparse.ArgumentParser(
     description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
   )
-  result.add_argument('encoder', metavar='ENCODER', help='its folder')
+  result.add_argument(
+    'encoder', metavar='ENCODER', help='folder of the encoder'
+  )
   result.add_argument('-o', '--output', required=True, metavar='FOLDER')
   result.add_argument(
     '--start',
@@ -69,20 +69,21 @@ def parser() -> argparse.ArgumentParser:
     help='(default: %(default)s)',
   )
   result.add_argument(
-    '--texts', metavar='FILE', help='a text a line, .gz or not'
+    '--texts', metavar='FILE', help='one text per line, .gz or not'
   )
   result.add_argument(
     '--limit',
     type=_positive,
     default=10000,
     metavar='N',
-    help='texts that the encoder reads, evenly spread (default: %(default)s)',
+    help='number of texts that the encoder reads (default: %(default)s)',
   )
   result.add_argument(
     '--vocabulary',
     type=_positive,
     metavar='N',
-    help="pieces, most frequent in --texts first (default: the encoder's)",
+    help='number of pieces, the most frequent in --texts (default: the '
+    "encoder's)",
   )
   result.add_argument(
     '--layers', type=_positive, default=2, help='(default: %(default)s)'
@@ -90,13 +91,19 @@ def parser() -> argparse.ArgumentParser:
   result.add_argument(
     '--width',
     type=_positive,
-    help="of a matching start (default: the encoder's)",
+    help="width of a matching start (default: the encoder's)",
   )
   result.add_argument(
-    '--heads', type=_positive, default=2, help='likewise (default: %(default)s)'
+    '--heads',
+    type=_positive,
+    default=2,
+    help='attention heads of a matching start (default: %(default)s)',
   )
   result.add_argument(
-    '--mlp', type=_positive, metavar='N', help='likewise (default: 4 x width)'
+    '--mlp',
+    type=_positive,
+    metavar='N',
+    help='feed-forward width of a matching start (default: 4 x width)',
   )
   result.add_argument(
     '--positions',
@@ -109,7 +116,7 @@ def parser() -> argparse.ArgumentParser:
     '--layer',
     type=int,
     default=-1,
-    help="the encoder's layer whose states tell similarity (default: the last)",
+    help="the encoder's layer that defines similarity (default: the last)",
   )
   result.add_argument('--seed', type=int, default=0)
   return result
@@ -118,7 +125,7 @@ def parser() -> argparse.ArgumentParser:
 def count_pieces(
   tokenizer: subwords.SubwordTokenizer, texts: Sequence[str]
 ) -> collections.Counter[str]:
-  """How often each piece stands in the texts."""
+  """Counts each piece in the texts."""
   counts: collections.Counter[str] = collections.Counter()
   for start in range(0, len(texts), _CHUNK):
     for one in tokenizer.encode_batch(texts[start : start + _CHUNK], 512):
@@ -129,10 +136,10 @@ def count_pieces(
 def small_tokenizer(
   folder: Path, counts: collections.Counter[str], size: int
 ) -> tuple[subwords.SubwordTokenizer, list[str]]:
-  """A tokenizer of fewer pieces, and these in the order of their ids.
+  """A tokenizer with fewer pieces, and these in the order of their ids.
 
   Raises:
-    ValueError: `size` does not even hold the characters.
+    ValueError: `size` is smaller than the number of characters.
   """
   file = folder / subwords.WORDPIECE_FILE
   known = file.read_text('utf-8').splitlines()
@@ -187,7 +194,7 @@ def word_vectors(
 ) -> np.ndarray:
   """Vectors of pieces whose cosines are the encoder's similarities.
 
-  Pieces that do not occur in the texts are read alone.
+  Pieces that do not occur in the texts are encoded alone.
   """
   means, centre = mean_states(bundle, texts, layer)
   absent = [p for p in pieces if p not in means]
@@ -211,7 +218,7 @@ def word_vectors(
 def truncated(
   bundle: encoders.EncoderBundle, rows: np.ndarray, layers: int, seed: int
 ) -> tuple[BertConfig, dict[str, Any]]:
-  """The encoder's first layers and those rows of its embeddings."""
+  """The encoder's first layers with the chosen rows of its embeddings."""
   if not 0 < layers <= bundle.config.num_layers:
     raise ValueError(
       f'--layers {layers}: the encoder has {bundle.config.num_layers}'
@@ -232,11 +239,11 @@ def truncated(
 
 
 def check_places(encoder: Path, output: Path) -> None:
-  """Finds out before the work whether the folder may be made.
+  """Checks, before the work, that the folder may be created.
 
   Raises:
-    CheckpointError: something has the name.
-    ValueError: it is the encoder, or in it.
+    CheckpointError: The name is taken.
+    ValueError: It is the encoder's folder, or inside it.
   """
   if output.resolve().is_relative_to(encoder.resolve()):
     raise ValueError(f'-o {output}: is in ENCODER; choose another place')
@@ -244,10 +251,10 @@ def check_places(encoder: Path, output: Path) -> None:
 
 
 def positions(args: argparse.Namespace, bundle: encoders.EncoderBundle) -> int:
-  """The longest pair, in tokens.
+  """The maximum length of a pair in tokens.
 
   Raises:
-    ValueError: too few, or more than a truncated encoder has.
+    ValueError: Too short, or longer than a truncated encoder reads.
   """
   most = bundle.config.max_length
   if args.positions is None:
@@ -266,8 +273,8 @@ def read_pieces(folder: Path, size: int) -> list[str]:
   """The encoder's WordPieces in the order of their ids.
 
   Raises:
-    ValueError: it has no list of them, or one that lacks ids of the `size` of
-      its tokenizer.
+    ValueError: It has no list of WordPieces, or one that lacks ids of its
+      tokenizer.
   """
   file = folder / subwords.WORDPIECE_FILE
   if not file.is_file():
@@ -285,10 +292,10 @@ def read_pieces(folder: Path, size: int) -> list[str]:
 
 
 def read_texts(args: argparse.Namespace) -> list[str]:
-  """The texts, if any are given.
+  """The texts, if there are any.
 
   Raises:
-    ValueError: they are needed, and there are none.
+    ValueError: They are needed, and there are none.
   """
   if not args.texts:
     if args.vocabulary or args.start == 'matching':
@@ -306,7 +313,7 @@ def matching(
   pieces: Sequence[str],
   texts: Sequence[str],
 ) -> tuple[BertConfig, dict[str, Any]]:
-  """A network of the shape that was asked for, which can compare words."""
+  """A network of the requested shape that compares words."""
   width = args.width or bundle.config.emb_dim
   config = BertConfig(
     vocab_size=len(pieces),
@@ -334,7 +341,7 @@ def matching(
 
 
 def run(args: argparse.Namespace) -> str:
-  """Makes the folder; returns what to say of it."""
+  """Creates the folder; returns a description."""
   folder, output = Path(args.encoder), Path(args.output)
   check_places(folder, output)
   bundle = encoders.load_encoder(folder)
@@ -367,11 +374,12 @@ def run(args: argparse.Namespace) -> str:
   with folders.new_folder(output) as temporary:
     cross_encoders.save(model, temporary)
   count = sum(leaf.size for leaf in jax.tree.leaves(params))
-  said = f'{output}: {count:,} parameters, {tokenizer.vocab_size:,} pieces'
+  summary = f'{output}: {count:,} parameters, {tokenizer.vocab_size:,} pieces'
   if not texts:
-    return said
+    return summary
   known = sum(counts[p] for p in pieces) if pieces else counts.total()
-  return f'{said}, which are {known / counts.total():.1%} of those in the texts'
+  share = known / counts.total()
+  return f'{summary}, which are {share:.1%} of those in the texts'
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -1,15 +1,15 @@
-r"""Makes the bundle from which `t5score-tiny` begins: copy heads, known words.
+r"""Creates the initial bundle of `t5score-tiny`: copy heads, similar words.
 
     python scripts/reproduce/initial_tiny.py --vocabulary vocabulary.model -o \
         initial \
         --encoder sentence-encoder/
 
-Weights are random, but for two things. The network can copy before it has
-learned anything (`scripts/reproduce/copy_init.py`). And where a sentence
-encoder is given (a folder that `transformers` reads, of the BERT family),
-pieces that it finds similar begin with similar embeddings: each piece is
-encoded as a text, the means of the encoder's states are centred and reduced by
-principal components to the network's width, and mixed with random embeddings.
+Weights are random, with two exceptions. The network copies before it is trained
+(`scripts/reproduce/copy_init.py`). With a sentence encoder (a folder of the
+BERT family that `transformers` reads), similar pieces have similar embeddings:
+each piece is encoded as a text, the means of the encoder's states are centred
+and reduced by principal components to the network's width, and mixed with
+random embeddings.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def parser() -> argparse.ArgumentParser:
   result.add_argument(
     '--gin_file',
     default='models/t5score_tiny.gin',
-    help='the shape of the network (default: %(default)s)',
+    help='gin file of the network (default: %(default)s)',
   )
   result.add_argument(
     '--gin',
@@ -59,13 +59,13 @@ def parser() -> argparse.ArgumentParser:
     '--encoder',
     type=pathlib.Path,
     metavar='FOLDER',
-    help='sentence encoder to take similarities of words from',
+    help='sentence encoder that defines the similarity of words',
   )
   result.add_argument(
     '--share',
     type=float,
     default=0.5,
-    help='of the variance of an embedding that comes from the encoder, 0 to 1 '
+    help="share of an embedding's variance from the encoder, 0 to 1 "
     '(default: %(default)s)',
   )
   result.add_argument('--seed', type=int, default=0)

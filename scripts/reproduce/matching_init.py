@@ -1,10 +1,10 @@
-"""Initial weights with which a small cross-encoder can compare two texts.
+"""Initial weights with which a small cross-encoder compares two texts.
 
-A metric mostly asks which words of one text have a counterpart in the other.
-Pretrained miniatures bring heads that find them; one trained from nothing
-spends most of its budget on that. This writes one such circuit into random
-weights; the architecture is unchanged and training is free to undo it. Not from
-the paper; the counterpart of ``copy_init.py``.
+A metric mostly checks which words of one text have a counterpart in the other.
+Pretrained miniatures have heads that find them; a network trained from scratch
+spends most of its budget on learning them. This module writes one such circuit
+into random weights; the architecture is unchanged, and training may change it.
+Not from the paper; the counterpart of `copy_init.py`.
 """
 
 from __future__ import annotations
@@ -37,14 +37,14 @@ _READ, _POOL, _OUTPUT = 3.0, 0.3, -0.5
 
 
 def word_dimensions(config: BertConfig) -> int:
-  """Width of the word vectors that ``with_matching_heads`` takes."""
+  """Width of the word vectors that `with_matching_heads` takes."""
   return config.emb_dim // config.num_heads - FLAGS
 
 
 def with_matching_heads(
   config: BertConfig, rng: jax.Array, words: np.ndarray
 ) -> dict[str, Any]:
-  """Parameters of a miniature that compares words before it has learned to.
+  """Parameters of a miniature that compares words before training.
 
   With h the width of a head, dimensions 0 to h - 5 hold a token's word, h - 4
   which text it stands in, and h to 2 h - 5 are free.
@@ -52,7 +52,7 @@ def with_matching_heads(
   1. In the first layer head 0 attends to the most similar words of the other
      text, and writes their mean into the free dimensions.
   2. The first feed-forward block adds up the absolute differences of the two,
-     which tell how badly a token is matched, into dimension 2 h - 1.
+     which measure how badly a token is matched, into dimension 2 h - 1.
   3. In the last layer heads 0 and 1 average that over either text: a rough
      precision and recall, of which the pooler and the output make a score that
      is higher where mismatch is less.
@@ -62,13 +62,13 @@ def with_matching_heads(
       feed-forward units (two a word dimension).
     rng: key for all other weights.
     words: [vocab_size, word_dimensions(config)], vectors of pieces whose
-      cosines say how similar they are.
+      cosines are their similarities.
 
   Returns:
-    A tree for ``cross_encoder.predict``.
+    Parameters for `cross_encoder.predict`.
 
   Raises:
-    ValueError: a configuration or vectors that do not fit.
+    ValueError: The configuration or the vectors do not fit.
   """
   width = config.emb_dim // config.num_heads
   size = word_dimensions(config)
@@ -116,7 +116,7 @@ def _compare(
   width: int,
   scale: float,
 ) -> None:
-  """Head 0 of the first layer: the other text's similar words."""
+  """Head 0 of the first layer: attends to similar words of the other text."""
   layer = 'encoder/layers_0/attention'
   equal = (_EQUAL_LOGIT * width**0.5 / scale) ** 0.5
   other = (_OTHER_LOGIT * width**0.5 / (2 * scale * _SEGMENT**2)) ** 0.5
@@ -139,7 +139,7 @@ def _measure(
   free: np.ndarray,
   mismatch: int,
 ) -> None:
-  """The first feed-forward block: how far a word is from its counterpart."""
+  """The first feed-forward block: a word's distance from its counterpart."""
   wi = flat['encoder/layers_0/wi/kernel']
   wo = flat['encoder/layers_0/wo/kernel']
   size = len(word)
@@ -162,7 +162,7 @@ def _average(
   width: int,
   length: float,
 ) -> None:
-  """Heads 0 and 1 of the last layer: the mean mismatch of either text."""
+  """Heads 0 and 1 of the last layer: the mean mismatch of each text."""
   name = f'encoder/layers_{layer}/attention'
   marked = _SEGMENT * length
   # Logits are half of this for one text and minus half of it for the other.

@@ -1,4 +1,4 @@
-r"""Prints system-level Kendall on SummEval, or REALSumm: COMES beside others.
+r"""Prints system-level Kendall on SummEval or REALSumm, of COMES and others.
 
     python scripts/reproduce/measure_comes.py summeval.jsonl.gz \
         --ratings coherence,consistency,fluency,relevance \
@@ -8,10 +8,11 @@ r"""Prints system-level Kendall on SummEval, or REALSumm: COMES beside others.
         --encoder all-MiniLM-L6-v2
 
 The records are those of scripts/prepare/summeval.py; ratings of one output are
-averaged over people. Rows are ROUGE-1 to -4 and -L, chrF and, with an encoder,
-BERTScore; F and, called `recall`, R, of the best of all references; then the
-joined predictions of `t5score crossvalidate`, and for SummEval the rows of the
-paper's Table 2 (whose ROUGE, BERTScore and chrF are Fabbri et al.'s).
+averaged over annotators. Rows are ROUGE-1 to -4 and -L, chrF and, with an
+encoder, BERTScore; F and, called `recall`, R, of the best of all references;
+then the joined predictions of `t5score crossvalidate`, and for SummEval the
+rows of the paper's Table 2 (whose ROUGE, BERTScore and chrF are Fabbri et
+al.'s).
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ def parser() -> argparse.ArgumentParser:
   result = argparse.ArgumentParser(
     description='System-level Kendall of COMES and of other metrics.'
   )
-  result.add_argument('records', help='what people rated')
+  result.add_argument('records', help='names of the human ratings')
   result.add_argument('--ratings', required=True, help='NAME,...')
   result.add_argument('--encoder', help='folder of an encoder for BERTScore')
   result.add_argument(
@@ -58,7 +59,7 @@ def parser() -> argparse.ArgumentParser:
     help='predictions of `t5score crossvalidate`; repeatable',
   )
   result.add_argument(
-    '--format', default='table', help='table, json, latex or markdown'
+    '--table', default='text', help='text, json, latex or markdown'
   )
   return result
 
@@ -96,7 +97,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
       [name for name, _ in rows],
       [[*found, float(np.mean(found))] for _, found in rows],
       [f'{len(segments)} outputs'],
-      args.format,
+      args.table,
     )
   )
   return 0
@@ -105,7 +106,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _scored(
   segments: list[Any], encoder: str | None
 ) -> Iterator[tuple[str, np.ndarray]]:
-  """Names of metrics and their values, a segment each."""
+  """Returns (metric, values per segment)."""
   from t5score_jax.metrics import registry
 
   named: list[tuple[str, dict[str, str]]] = [(name, {}) for name in LEXICAL]

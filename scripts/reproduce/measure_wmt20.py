@@ -1,10 +1,11 @@
-"""Prints how well a model and lexical metrics agree with people on WMT.
+"""Prints how well models and lexical metrics agree with human judgments.
 
     python scripts/reproduce/measure_wmt20.py DATA MODEL [MODEL ...]
 
 DATA is a folder with wmt20_mqm_da.{zh-en,en-de}.tsv.gz, wmt20_darr.tsv.gz,
 wmt20_metrics/human/ad-sys-scores-*.csv.gz and wmt15-17_da.tsv.gz. A MODEL is
-whatever `t5score score -m` takes; NAME=MODEL chooses the name of its row.
+an argument of `t5score score -m`; NAME=MODEL sets the name of its row, and
+options follow as in `t5score retention`: bertscore:model=minilm,layer=4.
 
 Rows are metrics. Columns:
   zh-en tau, en-de tau   tau on WMT20's official ranked pairs, reference A,
@@ -17,9 +18,9 @@ Rows are metrics. Columns:
                          of WMT17: the validation set on which models are
                          chosen. The others are for the final report only.
 
-Then every model against every lexical metric: the difference, its 95%
-interval and a one-sided p from a paired bootstrap over segments. Lexical
-scores take minutes; --scores FOLDER keeps them, and every model's, by
+Then each model is compared with each lexical metric, on WMT17 also by language
+pair: the difference, its 95% interval and a one-sided p from a paired bootstrap
+over segments. Lexical scores take minutes; --scores FOLDER keeps all scores by
 signature, so that they are computed once.
 """
 
@@ -28,14 +29,15 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import hashlib
+import itertools
 import json
 import pathlib
 import sys
 
 import numpy as np
 
-import t5score_jax
-from t5score_jax.data import files, humans, records
+from t5score_jax.commands import _metric_arguments, retention
+from t5score_jax.data import files, humans, numbers, records
 from t5score_jax.data import tables as data_tables
 from t5score_jax.evaluation import (
   agreement,
@@ -71,11 +73,13 @@ def read_wmt20(data: pathlib.Path, pair: str) -> list[records.Segment]:
 def read_wmt17(data: pathlib.Path) -> list[records.Segment]:
   """The rated outputs of WMT17 to English."""
   everything = []
-  with files.open_text(data / 'wmt15-17_da.tsv.gz') as lines:
+  table_name = 'wmt15-17_da.tsv.gz'
+  with files.open_text(data / table_name) as lines:
     # `year` is no field of a record: the rows are read as they stand.
-    table = data_tables.read_table(lines, 'wmt15-17_da.tsv.gz', 'tsv', 'csv')
+    table = data_tables.read_table(lines, table_name, 'tsv', 'csv')
     for line, row in table.rows:
       if row['year'] == '2017' and row['lp'].endswith('-en'):
+        z = numbers.read(row['da_z'], path=table_name, line=line, field='da_z')
         everything.append(
           records.Segment(
             row['hyp'],
@@ -85,7 +89,7 @@ def read_wmt17(data: pathlib.Path) -> list[records.Segment]:
             # Some segments are rated under several merged system names.
             segment=f'{row["sid"]} (line {line})',
             language_pair=row['lp'],
-            ratings={'da_z': float(row['da_z'])},
+            ratings={'da_z': z},
           )
         )
   return everything
@@ -97,7 +101,7 @@ def metric_scores(
   name: str,
   keep: pathlib.Path | None,
 ) -> np.ndarray:
-  """The metric's segment scores, from `keep` if they are there."""
+  """The metric's segment scores, read from `keep` if they are there."""
   path = None
   if keep is not None:
     key = json.dumps([metric.signature(), name, len(segments)])
@@ -162,12 +166,13 @@ def official_systems(
 
 @dataclasses.dataclass(frozen=True)
 class Measured:
-  """One column of the table."""
+  """A column of the table."""
 
   title: str
   values: dict[str, float]
   report: agreement.Report | None = None
   on: str = ''
+  parts: tuple[str, ...] = ()
 
 
 def measure(
@@ -178,7 +183,7 @@ def measure(
   resamples: int,
   keep: pathlib.Path | None,
 ) -> tuple[list[Measured], list[list[str]]]:
-  """All columns, and the rows of the comparison with each baseline."""
+  """Measures all columns and the comparisons with each baseline."""
   columns: list[Measured] = []
   pairs = None
   for name in sets:
@@ -213,10 +218,11 @@ def column(
   config: AgreementConfig,
   on: str,
 ) -> Measured:
-  """Measures one column whose number stands under `on` in the report."""
+  """Measures one column, the value `on` of a report."""
   report = agreement.measure(grids, config)
   values = {name: report.cells[name, on].value for name in report.metrics}
-  return Measured(title, values, report, on)
+  parts = tuple(c for c in report.columns if not c.startswith('Avg'))
+  return Measured(title, values, report, on, parts if on == 'Avg' else ())
 
 
 def comparisons(
@@ -227,15 +233,15 @@ def comparisons(
   for measured in columns:
     if measured.report is None or not measured.report.config.resamples:
       continue
-    replicates = measured.report.replicates[measured.on]
-    for name in measured.report.metrics:
-      for baseline in baselines:
-        if name in baselines or baseline not in measured.values:
-          continue
-        found = replicates.compare(name, baseline)
+    for on, name, baseline in itertools.product(
+      (measured.on, *measured.parts), measured.report.metrics, baselines
+    ):
+      if name not in baselines and baseline in measured.values:
+        found = measured.report.replicates[on].compare(name, baseline)
+        title = measured.title if on == measured.on else f'wmt17 {on}'
         rows.append(
           [
-            measured.title,
+            title,
             name,
             baseline,
             f'{found.difference:+.4f}',
@@ -261,14 +267,17 @@ def main() -> int:
   parser.add_argument(
     '--sets',
     default=','.join(SETS),
-    help='which of %(default)s to measure; wmt17 alone for choosing a model',
+    help='which of %(default)s to measure; wmt17 alone to choose a model',
   )
   parser.add_argument('--bootstrap', type=int, default=1000, metavar='N')
   parser.add_argument(
-    '--scores', type=pathlib.Path, metavar='FOLDER', help='keeps scores'
+    '--scores',
+    type=pathlib.Path,
+    metavar='FOLDER',
+    help='folder that keeps scores',
   )
   parser.add_argument(
-    '--format', choices=('table', 'markdown', 'latex', 'json'), default='table'
+    '--table', choices=('text', 'markdown', 'latex', 'json'), default='text'
   )
   args = parser.parse_args()
   sets = tuple(args.sets.split(','))
@@ -278,24 +287,23 @@ def main() -> int:
   baselines = tuple(name for name in args.lexical.split(',') if name)
   metrics = {name: registry.load_metric(name) for name in baselines}
   for model in args.models:
-    name, equals, path = model.partition('=')
-    if not equals:
-      name, path = pathlib.PurePath(model).name, model
-    metrics[name] = t5score_jax.load(path)
+    spec = retention.parse_spec(model, 'student')
+    name = pathlib.PurePath(spec.name).name
+    metrics[name] = _metric_arguments.load(spec.metric, spec.options)
   columns, rows = measure(
     args.data, metrics, sets, baselines, args.bootstrap, args.scores
   )
-  if args.format == 'json':
+  if args.table == 'json':
     found = {c.title: c.values for c in columns}
     print(json.dumps({'values': found, 'comparisons': rows}, indent=2))
     return 0
   table = [['metric', *(c.title for c in columns)]] + [
     [name, *(f'{c.values[name]:.4f}' for c in columns)] for name in metrics
   ]
-  print(tables.lay_out(table, args.format))
+  print(tables.lay_out(table, args.table))
   if len(rows) > 1:
     print(f'\nPaired bootstrap over segments, {args.bootstrap} resamples:\n')
-    print(tables.lay_out(rows, args.format))
+    print(tables.lay_out(rows, args.table))
   return 0
 
 

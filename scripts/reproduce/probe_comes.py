@@ -1,13 +1,14 @@
-r"""Ridge regression on the vectors of a frozen encoder, as COMES has them.
+r"""Ridge regression on COMES's features from a frozen encoder.
 
     python scripts/reproduce/probe_comes.py comes/texts summeval.jsonl.gz \
         --ratings coherence,consistency,fluency,relevance
 
 TEXTS is the folder of texts that `t5score crossvalidate` made of these records
-(with runs/comes_head.gin). Features are those of the estimator, means over
-references: h, h*s, |h-s|, h*r, |h-r| of the vectors of hypothesis, source and
-reference, brought to deviation 1. Folds are those of `t5score crossvalidate
---part validation`. For each hidden state and strength: Pearson's correlation
+(with runs/comes_head.gin); with --encoder it is made here if it is absent.
+Features are those of the estimator, means over references: h, h*s, |h-s|, h*r,
+|h-r| of the vectors of hypothesis, source and reference, scaled to deviation 1.
+Folds are those of `t5score crossvalidate` with the same --part. For
+each hidden state and strength: Pearson's correlation
 over a fold's outputs, the mean over folds and dimensions; and Kendall's tau of
 systems' means.
 """
@@ -24,7 +25,7 @@ from pathlib import Path
 import numpy as np
 
 if typing.TYPE_CHECKING:
-  from t5score_jax.data.instances import Fold, Instances
+  from t5score_jax.data.instances import Fold, Instances, Texts
 
 
 def parser() -> argparse.ArgumentParser:
@@ -33,22 +34,33 @@ def parser() -> argparse.ArgumentParser:
     description='Ridge regression on the vectors of a frozen encoder.'
   )
   result.add_argument('texts', type=Path, help='WORK/texts of crossvalidate')
-  result.add_argument('records', help='its --input')
+  result.add_argument('records', help='the --input of crossvalidate')
   result.add_argument('--ratings', required=True, help='NAME,...')
+  result.add_argument(
+    '--encoder', help='name or folder of an encoder that reads the texts'
+  )
   result.add_argument('--folds', type=int, default=10)
-  result.add_argument('--seed', type=int, default=0, help='of the folds')
+  result.add_argument('--seed', type=int, default=0, help='number of folds')
   result.add_argument(
     '--strengths',
     type=lambda text: [float(x) for x in text.split(',')],
     default=[10.0, 100.0, 1000.0, 10000.0],
     metavar='X,...',
-    help='of the regularisation (default: 10,100,1000,10000)',
+    help='strengths of the regularization (default: 10,100,1000,10000)',
   )
   result.add_argument(
-    '--no-reference', action='store_true', help='as for REFERENCE = False'
+    '--part',
+    choices=('validation', 'test'),
+    default='validation',
+    help='the documents of a fold that are predicted (default: %(default)s)',
   )
   result.add_argument(
-    '--format', default='table', help='table, json, latex or markdown'
+    '--no-reference',
+    action='store_true',
+    help='without references, as with REFERENCE = False',
+  )
+  result.add_argument(
+    '--table', default='text', help='text, json, latex or markdown'
   )
   return result
 
@@ -63,13 +75,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     names, rows = _probe(args, ratings)
     print(
       tables.render_values(
-        f'Ridge regression, {args.folds} validation folds (seed {args.seed}): '
+        f'Ridge regression, {args.folds} {args.part} folds (seed {args.seed}): '
         "Pearson over outputs, Kendall's tau of systems' means",
         ['pearson', *ratings, 'mean tau'],
         names,
         rows,
         [],
-        args.format,
+        args.table,
       )
     )
   except (ValueError, OSError) as error:
@@ -81,7 +93,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _probe(
   args: argparse.Namespace, ratings: Sequence[str]
 ) -> tuple[list[str], list[list[float]]]:
-  """Names of settings, and a row of numbers each."""
+  """Returns (setting, numbers) for each row."""
   from t5score_jax.data import instances, records
   from t5score_jax.evaluation import dimensions
 
@@ -91,6 +103,8 @@ def _probe(
   instances.check_rated(judged, ratings, args.records)
   texts = instances.Texts()
   built = instances.build(judged, ratings, texts, not args.no_reference)
+  if args.encoder:
+    _encode(args, ratings, texts)
   vectors, layers = _vectors(args.texts, texts.digest())
   wanted = np.array([[s.ratings[name] for name in ratings] for s in judged])
   keys = instances.keys(judged, 'document')
@@ -100,7 +114,7 @@ def _probe(
     inputs = _features(vectors[:, place].astype(np.float64), built)
     for strength in args.strengths:
       predicted, pearson = _fold_by_fold(
-        inputs, wanted, np.array(keys), divided, strength
+        inputs, wanted, np.array(keys), divided, args.part, strength
       )
       tau, _ = dimensions.system_kendall(judged, ratings, predicted)
       names.append(f'layer {layer}, strength {strength:g}')
@@ -108,11 +122,34 @@ def _probe(
   return names, rows
 
 
+def _encode(
+  args: argparse.Namespace, ratings: Sequence[str], texts: Texts
+) -> None:
+  """Writes the vectors of all layers, unless they are there."""
+  from t5score_jax.checkpoints import kinds
+  from t5score_jax.checkpoints.formats.huggingface import encoders
+  from t5score_jax.fitting import text_cache
+  from t5score_jax.nn import heads
+
+  bundle = encoders.load_encoder(kinds.folder(args.encoder))
+  config = heads.RegressorConfig(
+    encoder=bundle.config,
+    outputs=tuple(ratings),
+    reference=not args.no_reference,
+    hidden_sizes=(1,),
+    pooling='mean',
+    layer='mix',
+  )
+  wanted = text_cache.Encoding(config, args.encoder, form='vectors')
+  start = text_cache.load_start(wanted)
+  print(text_cache.table(args.texts, texts, wanted, start).about())
+
+
 def _vectors(folder: Path, digest: str) -> tuple[np.ndarray, list[int]]:
-  """The vectors [texts, layers, width], and which hidden states they are.
+  """The vectors [texts, layers, width], and the indices of the layers.
 
   Raises:
-    ValueError: They are of other texts, or there are none.
+    ValueError: The vectors are of other texts, or missing.
   """
   file = folder / 'vectors.npy'
   if not file.is_file():
@@ -130,7 +167,7 @@ def _vectors(folder: Path, digest: str) -> tuple[np.ndarray, list[int]]:
 
 
 def _features(vectors: np.ndarray, built: Instances) -> np.ndarray:
-  """What the estimator sees of each record, means over references."""
+  """The regressor's features of each record, means over references."""
   h, s = vectors[built.hypothesis], vectors[built.source]
   parts = [h, h * s, np.abs(h - s)]
   if (reference := built.reference) is not None:
@@ -148,9 +185,10 @@ def _fold_by_fold(
   wanted: np.ndarray,
   keys: np.ndarray,
   divided: Sequence[Fold],
+  part: str,
   strength: float,
 ) -> tuple[np.ndarray, float]:
-  """Predictions of every record by the fold it validates; mean Pearson."""
+  """Predicts each record in the fold that holds it out; mean Pearson."""
   from sklearn import linear_model, pipeline, preprocessing
 
   from t5score_jax.evaluation import correlation
@@ -159,7 +197,7 @@ def _fold_by_fold(
   found = []
   for fold in divided:
     train = np.isin(keys, fold.train)
-    held = np.isin(keys, fold.validation)
+    held = np.isin(keys, getattr(fold, part))
     model = pipeline.make_pipeline(
       preprocessing.StandardScaler(), linear_model.Ridge(strength)
     )

@@ -1,13 +1,13 @@
 """Bundles: one folder that holds all that scoring needs, and nothing else.
 
-A bundle is what ships and what is passed around: ``config.json`` (network,
-vocabulary, settings), ``model.safetensors`` (weights under T5X's names joined
-by '/') and, unless the vocabulary is bytes, ``vocabulary.model``. Reading and
+A bundle is what ships and what is passed around: `config.json` (network,
+vocabulary, settings), `model.safetensors` (weights under T5X's names joined
+by '/') and, unless the vocabulary is bytes, `vocabulary.model`. Reading and
 writing the description is apart from the weights, so that a training folder can
 carry the same description beside its own checkpoints.
 
 Not here: checkpoints of a training run with optimizer state
-(``checkpoints/native.py``).
+(`checkpoints/native.py`).
 """
 
 from __future__ import annotations
@@ -24,13 +24,9 @@ import numpy as np
 
 from t5score_jax.checkpoints import layouts, weights
 from t5score_jax.checkpoints.formats import safetensors_files
-from t5score_jax.checkpoints.weights import (
-  CheckpointError,
-  LazyArray,
-  Options,
-  Source,
-)
-from t5score_jax.data import folders, records, vocab
+from t5score_jax.checkpoints.source import Options, Source, check_options
+from t5score_jax.checkpoints.weights import CheckpointError, LazyArray
+from t5score_jax.data import files, folders, vocab
 from t5score_jax.nn.t5 import T5Config
 
 FORMAT = 1
@@ -47,21 +43,17 @@ _NOT_OF_SCORES = frozenset(
 )
 
 
-class BundleError(CheckpointError):
-  """A folder is not a bundle, or a damaged one; the message says which."""
-
-
 @dataclasses.dataclass(frozen=True)
 class Bundle:
   """A model that can score.
 
   Attributes:
-    config: the network's shape.
-    params: nested dict of arrays under T5X's names.
-    vocabulary: turns text into ids below ``config.vocab_size``.
-    settings: how the model wants to be used; all optional. ``name`` (str),
-      ``max_length`` (tokens a text, ``</s>`` included), ``direction`` (a
-      direction of ``metrics/t5score.py``), ``lowercase`` (bool).
+    config: The network's shape.
+    params: Nested dict of arrays under T5X's names.
+    vocabulary: Turns text into ids below `config.vocab_size`.
+    settings: Recommended use; all optional. `name` (str),
+      `max_length` (tokens per text, `</s>` included), `direction` (a
+      direction of `metrics/t5score.py`), `lowercase` (bool).
   """
 
   config: T5Config
@@ -88,7 +80,7 @@ def checkpoint_hash(params: Mapping[str, Any]) -> str:
   of the weights as stored, whatever dtype they are loaded or used in.
 
   Args:
-    params: nested dict of arrays.
+    params: Nested dict of arrays.
 
   Returns:
     12 lower-case hexadecimal digits.
@@ -108,7 +100,7 @@ def network_hash(config: Any) -> str:
   pooling or places of tokens.
 
   Args:
-    config: a dataclass: a network's, or that of what stands on one.
+    config: A dataclass: a network's, or that of what stands on one.
 
   Returns:
     12 lower-case hexadecimal digits; equal for scanned and unscanned layers.
@@ -126,10 +118,10 @@ def network_hash(config: Any) -> str:
 
 
 def is_bundle(path: str | os.PathLike[str]) -> bool:
-  """Whether ``path`` is a folder with a description and bundled weights.
+  """Whether `path` is a folder with a description and bundled weights.
 
-  A damaged one is. Folders of Hugging Face's and of estimators, whose files
-  have the same names, are not: they say ``model_type`` or ``kind``.
+  A damaged one is. Folders of Hugging Face's and of regressors, whose files
+  have the same names, are not: they say `model_type` or `kind`.
   """
   folder = Path(path)
   if not (folder / CONFIG_FILE).is_file() or not any(
@@ -150,13 +142,13 @@ def write_description(
   vocabulary: vocab.Vocabulary,
   settings: Mapping[str, Any],
 ) -> None:
-  """Writes ``config.json`` and the vocabulary into an existing folder.
+  """Writes `config.json` and the vocabulary into an existing folder.
 
   Args:
-    folder: where to write; each file appears whole or not at all.
-    config: the network's shape.
+    folder: Where to write; each file appears whole or not at all.
+    config: The network's shape.
     vocabulary: SentencePiece or bytes.
-    settings: see ``Bundle.settings``; must be JSON-serialisable.
+    settings: See `Bundle.settings`; must be JSON-serialisable.
   """
   folder = Path(folder)
   spec = 'bytes'
@@ -177,43 +169,43 @@ def write_description(
 def read_description(
   folder: str | os.PathLike[str],
 ) -> tuple[T5Config, vocab.Vocabulary, dict[str, Any]]:
-  """Reads what ``write_description`` wrote.
+  """Reads what `write_description` wrote.
 
   Args:
-    folder: a bundle, or a training folder with a description.
+    folder: A bundle, or a training folder with a description.
 
   Returns:
     The network's configuration, the vocabulary and the settings.
 
   Raises:
-    BundleError: a file is missing, damaged, of another format or of another
+    CheckpointError: A file is missing, damaged, of another format or of another
       program.
   """
   folder = Path(folder)
   path = folder / CONFIG_FILE
-  description = _read_json(path)
+  description = weights.read_json(path)
   if description.get('format') != FORMAT:
-    raise BundleError(
+    raise CheckpointError(
       f'{path}: field "format" is {description.get("format")!r}, not {FORMAT}: '
       'the file is of another program or of a newer release of this one'
     )
   model = _field(description, 'model', dict, path)
   known = {field.name for field in dataclasses.fields(T5Config)}
   if unknown := sorted(set(model) - known):
-    raise BundleError(
+    raise CheckpointError(
       f'{path}: field "model" has the unknown key {unknown[0]!r}: the file is '
       'damaged or of a newer release'
     )
   try:
     config = T5Config(**model)
   except (TypeError, ValueError) as error:
-    raise BundleError(f'{path}: field "model": {error}') from error
+    raise CheckpointError(f'{path}: field "model": {error}') from error
   settings = _field(description, 'settings', dict, path)
   spec = _field(description, 'vocabulary', str, path)
   extra_ids = _field(description, 'extra_ids', int, path)
   vocabulary = _read_vocabulary(folder, spec, extra_ids)
   if vocabulary.vocab_size > config.vocab_size:
-    raise BundleError(
+    raise CheckpointError(
       f'{path}: the vocabulary has {vocabulary.vocab_size} ids, the network '
       f'only {config.vocab_size} (field "model.vocab_size"): they do not '
       'belong together'
@@ -229,13 +221,13 @@ def save_bundle(
   """Writes a bundle; it appears whole or not at all.
 
   Args:
-    folder: a new folder, or an earlier bundle, which is replaced.
-    bundle: what to write.
-    dtype: of the stored weights, 'bfloat16' or 'float32'.
+    folder: A new folder, or an earlier bundle, which is replaced.
+    bundle: What to write.
+    dtype: Of the stored weights, 'bfloat16' or 'float32'.
 
   Raises:
-    BundleError: ``folder`` exists and is something other than a bundle.
-    ValueError: ``dtype`` is neither of the two, or a weight is not finite.
+    CheckpointError: `folder` exists and is something other than a bundle.
+    ValueError: `dtype` is neither of the two, or a weight is not finite.
   """
   if dtype not in weights.DTYPES:
     raise ValueError(f'dtype {dtype!r}: use one of {sorted(weights.DTYPES)}')
@@ -243,7 +235,7 @@ def save_bundle(
   if folder.exists() and not (
     is_bundle(folder) or (folder.is_dir() and not any(folder.iterdir()))
   ):
-    raise BundleError(
+    raise CheckpointError(
       f'{folder}: exists and is not a bundle; it is left as it is, choose '
       'another folder'
     )
@@ -267,14 +259,14 @@ def load_bundle(folder: str | os.PathLike[str]) -> Bundle:
   """Reads a bundle.
 
   Args:
-    folder: the bundle's folder.
+    folder: The bundle's folder.
 
   Returns:
     The bundle, with float32 NumPy arrays as weights.
 
   Raises:
-    BundleError: the folder or a file in it is missing, truncated, or does not
-      fit the rest.
+    CheckpointError: The folder or a file in it is missing, truncated, or does
+      not fit the rest.
   """
   return read_source(open_source(Path(folder), Options()))
 
@@ -286,7 +278,7 @@ def read_source(source: Source) -> Bundle:
     The bundle, with float32 NumPy arrays as weights.
 
   Raises:
-    CheckpointError: what is stored can't be read, or nothing says which
+    CheckpointError: What is stored can't be read, or nothing says which
       vocabulary it needs.
   """
   params = {
@@ -302,7 +294,7 @@ def read_source(source: Source) -> Bundle:
 
 
 def detect(path: Path) -> bool:
-  """Whether a path is a bundle; see ``checkpoints/registry.py``."""
+  """Whether a path is a bundle; see `checkpoints/registry.py`."""
   return is_bundle(path)
 
 
@@ -310,20 +302,20 @@ def open_source(path: Path, options: Options) -> Source:
   """Opens a bundle without reading its weights.
 
   Args:
-    path: the bundle's folder.
-    options: a bundle says all; they may only say the same.
+    path: The bundle's folder.
+    options: A bundle says all; they may only say the same.
 
   Returns:
     The model.
 
   Raises:
-    BundleError: as ``load_bundle``.
-    ContradictionError: the options say something else than the bundle.
+    CheckpointError: As `load_bundle`.
+    ContradictionError: The options say something else than the bundle.
   """
   if not path.is_dir():
-    raise BundleError(f'{path}: no such folder')
+    raise CheckpointError(f'{path}: no such folder')
   config, vocabulary, settings = read_description(path)
-  weights.check_options(options, config, vocabulary, path / CONFIG_FILE)
+  check_options(options, config, vocabulary, path / CONFIG_FILE)
   try:
     arrays = safetensors_files.open_folder(path)
     weights.check(
@@ -332,7 +324,7 @@ def open_source(path: Path, options: Options) -> Source:
       f'{path}: the weights do not fit {CONFIG_FILE}',
     )
   except CheckpointError as error:
-    raise BundleError(str(error)) from error
+    raise CheckpointError(str(error)) from error
   return Source(
     config,
     dict(sorted(arrays.items())),
@@ -348,14 +340,14 @@ def write(
   """Writes a bundle into an existing empty folder, a block at a time.
 
   Args:
-    source: the model.
-    folder: the folder.
-    dtype: of the stored weights, a key of ``weights.DTYPES``.
-    max_shard_bytes: larger models lie in several files, with an index.
+    source: The model.
+    folder: The folder.
+    dtype: Of the stored weights, a key of `weights.DTYPES`.
+    max_shard_bytes: Larger models lie in several files, with an index.
 
   Raises:
-    CheckpointError: the source can't be read, or has no vocabulary.
-    OSError: the folder can't be written.
+    CheckpointError: The source can't be read, or has no vocabulary.
+    OSError: The folder can't be written.
   """
   write_description(
     folder, source.config, source.need_vocabulary(), source.settings
@@ -370,7 +362,7 @@ def write(
 
 
 def nest(arrays: Mapping[str, Any]) -> dict[str, Any]:
-  """The inverse of ``flatten_names``."""
+  """The inverse of `flatten_names`."""
   nested: dict[str, Any] = {}
   for name, array in arrays.items():
     *parents, leaf = name.split('/')
@@ -387,32 +379,19 @@ def _read_vocabulary(
   if spec == 'bytes':
     return vocab.ByteVocabulary(extra_ids)
   if spec != VOCABULARY_FILE:
-    raise BundleError(
+    raise CheckpointError(
       f'{folder / CONFIG_FILE}: field "vocabulary" is {spec!r}; it must be '
       f'"bytes" or "{VOCABULARY_FILE}"'
     )
   path = folder / VOCABULARY_FILE
   if not path.is_file():
-    raise BundleError(f'{path}: no such file: the folder is incomplete')
+    raise CheckpointError(f'{path}: no such file: the folder is incomplete')
   try:
     return vocab.SentencePieceVocabulary(path.read_bytes(), extra_ids)
   except (RuntimeError, ValueError) as error:
-    raise BundleError(f'{path}: not a SentencePiece model ({error})') from error
-
-
-def _read_json(path: Path) -> dict[str, Any]:
-  if not path.is_file():
-    raise BundleError(
-      f'{path}: no such file: {path.parent} is not the folder of a model of '
-      'this program'
-    )
-  try:
-    value = json.loads(path.read_bytes().decode('utf-8'))
-  except (UnicodeDecodeError, json.JSONDecodeError) as error:
-    raise BundleError(f'{path}: not JSON ({error})') from error
-  if not isinstance(value, dict):
-    raise BundleError(f'{path}: must hold a JSON object')
-  return value
+    raise CheckpointError(
+      f'{path}: not a SentencePiece model ({error})'
+    ) from error
 
 
 def _field(
@@ -420,12 +399,12 @@ def _field(
 ) -> Any:
   value = description.get(name)
   if not isinstance(value, kind):
-    raise BundleError(
+    raise CheckpointError(
       f'{path}: field "{name}" must be of type {kind.__name__}, it is {value!r}'
     )
   return value
 
 
 def _write_bytes(path: Path, content: bytes) -> None:
-  with records.write_atomically(path, 'wb') as stream:
+  with files.write_atomically(path, 'wb') as stream:
     stream.write(content)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import dataclasses
 import re
 import shutil
-import tempfile
+import threading
 from collections.abc import Callable
 from pathlib import Path
 
@@ -18,6 +18,7 @@ import numpy as np
 
 from t5score_jax.checkpoints import layouts, registry
 from t5score_jax.checkpoints.formats import safetensors_files
+from t5score_jax.checkpoints.source import Options, Source
 from t5score_jax.checkpoints.weights import (
   BLOCK_BYTES,
   DTYPES,
@@ -25,8 +26,6 @@ from t5score_jax.checkpoints.weights import (
   CheckpointError,
   Index,
   LazyArray,
-  Options,
-  Source,
 )
 from t5score_jax.data import folders
 
@@ -194,16 +193,18 @@ def write(
   # A writer may read all weights more than once.
   passes = getattr(module, 'PASSES', 1)
 
+  # Which may be made at one time.
+  lock = threading.Lock()
+
   def advance(nbytes: int) -> None:
-    progress(nbytes // passes)
+    with lock:
+      progress(nbytes // passes)
 
   with folders.new_folder(folder) as temporary:
-    with tempfile.TemporaryDirectory(
-      prefix='.layers.', dir=folder.parent
-    ) as spool:
+    with folders.scratch(folder) as spool:
       weights = dict(source.weights)
       for name in crossing:
-        weights[name] = _by_layer(weights[name], Path(spool))
+        weights[name] = _by_layer(weights[name], spool)
       source = relaid(dataclasses.replace(source, weights=weights), scan)
       weights = {
         name: _checked(name, array.astype(DTYPES[dtype]), advance)

@@ -1,10 +1,10 @@
 """FrugalScore folders: Hugging Face's sequence classification with one label.
 
-That is how the published models come (``BertForSequenceClassification``), and
+That is how the published models come (`BertForSequenceClassification`), and
 how ours are kept: what `transformers` loads as
-``AutoModelForSequenceClassification`` is what scores here. Settings of ours
-stand in ``config.json`` under 'frugalscore'. Not here: plain encoders
-(``checkpoints/formats/huggingface/encoders.py``).
+`AutoModelForSequenceClassification` is what scores here. Settings of ours
+stand in `config.json` under 'frugalscore'. Not here: plain encoders
+(`checkpoints/formats/huggingface/encoders.py`).
 """
 
 from __future__ import annotations
@@ -16,29 +16,27 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from t5score_jax.checkpoints import kinds
 from t5score_jax.checkpoints.formats.huggingface import encoders
 from t5score_jax.checkpoints.formats.huggingface import (
   weights as huggingface_weights,
 )
-from t5score_jax.checkpoints.formats.huggingface.encoders import EncoderError
+from t5score_jax.checkpoints.weights import CheckpointError, read_json
 from t5score_jax.data import files
 from t5score_jax.data.subwords import SubwordTokenizer, load_tokenizer
 from t5score_jax.nn.bert import BertConfig
 
 SETTINGS_KEY = 'frugalscore'
-#: Tokens a pair, the paper's.
+#: Tokens per pair, the paper's value.
 MAX_LENGTH = 128
 
-# Ours -> (theirs, whether transposed).
-_HEAD = {
-  'pooler/kernel': ('bert.pooler.dense.weight', True),
-  'pooler/bias': ('bert.pooler.dense.bias', False),
-  'output/kernel': ('classifier.weight', True),
-  'output/bias': ('classifier.bias', False),
-}
+# (ours, theirs, whether transposed)
+_HEAD = (
+  ('pooler/kernel', 'bert.pooler.dense.weight', True),
+  ('pooler/bias', 'bert.pooler.dense.bias', False),
+  ('output/kernel', 'classifier.weight', True),
+  ('output/bias', 'classifier.bias', False),
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -46,11 +44,11 @@ class CrossEncoder:
   """A cross-encoder that can score.
 
   Attributes:
-    config: its encoder's shape.
+    config: Its encoder's shape.
     params: 'encoder', 'pooler' and 'output', float32.
-    tokenizer: two texts to ids.
-    settings: all optional: ``name`` (str), ``max_length`` (tokens a pair),
-      ``teacher`` (str, the signature of what it was distilled from).
+    tokenizer: Two texts to ids.
+    settings: All optional: `name` (str), `max_length` (tokens per pair),
+      `teacher` (str, the signature of what it was distilled from).
   """
 
   config: BertConfig
@@ -60,16 +58,16 @@ class CrossEncoder:
 
 
 def is_cross_encoder(path: str | os.PathLike[str]) -> bool:
-  """Whether ``path`` is a folder with a regressor on a BERT encoder."""
+  """Whether `path` is a folder with a regressor on a BERT encoder."""
   return kinds.described(path) == kinds.CROSS_ENCODER
 
 
 def load(folder: str | os.PathLike[str]) -> CrossEncoder:
-  """Loads a miniature, ours or a published one.
+  """Loads a cross-encoder, ours or a published one.
 
   Raises:
-    EncoderError: not such a folder, or one with several labels.
-    FileNotFoundError: there is no such folder.
+    CheckpointError: Not such a folder, or one with several labels.
+    FileNotFoundError: There is no such folder.
   """
   path = Path(folder)
   if not path.is_dir():
@@ -78,20 +76,12 @@ def load(folder: str | os.PathLike[str]) -> CrossEncoder:
     )
   config, tokenizer, settings = read_description(path)
   encoders.check_vocabulary(tokenizer, config, path)
-  params: dict[str, Any] = {}
   weights = huggingface_weights.open_folder(path)
-  params['encoder'] = encoders.read_params(config, weights)
-  for ours, (theirs, transposed) in _HEAD.items():
-    if theirs not in weights:
-      raise EncoderError(f'{path}: there is no {theirs}')
-    array = np.asarray(weights[theirs].read(), np.float32)
-    part, leaf = ours.split('/')
-    params.setdefault(part, {})[leaf] = np.ascontiguousarray(
-      array.T if transposed else array
-    )
+  params = encoders.read_named(_HEAD, weights, str(path))
+  params['encoder'] = encoders.read_params(config, weights, str(path))
   labels = params['output']['bias'].shape[0]
   if labels != 1:
-    raise EncoderError(f'{path}: {labels} labels; a score is one')
+    raise CheckpointError(f'{path}: {labels} labels; a score is one')
   return CrossEncoder(config, params, tokenizer, settings)
 
 
@@ -101,15 +91,15 @@ def read_description(
   """Reads everything but the weights.
 
   Raises:
-    EncoderError: not such a folder, or a damaged one.
+    CheckpointError: Not such a folder, or a damaged one.
   """
   path = Path(folder)
   if not is_cross_encoder(path):
-    raise EncoderError(
+    raise CheckpointError(
       f'{path}: not a BertForSequenceClassification, by its config.json'
     )
   config = encoders.read_config(path)
-  found = json.loads((path / encoders.CONFIG_FILE).read_text('utf-8'))
+  found = read_json(path / encoders.CONFIG_FILE)
   settings = {'name': path.resolve().name, **found.get(SETTINGS_KEY, {})}
   return config, load_tokenizer(path), settings
 
@@ -130,24 +120,22 @@ def write_description(
 def save(
   model: CrossEncoder, folder: str | os.PathLike[str], dtype: str = 'float32'
 ) -> None:
-  """Writes a folder that ``AutoModelForSequenceClassification`` loads.
+  """Writes a folder that `AutoModelForSequenceClassification` loads.
 
   Args:
-    model: the cross-encoder.
-    folder: made if need be; each file appears whole or not at all.
-    dtype: of the stored weights, 'float32' or 'bfloat16'.
+    model: The cross-encoder.
+    folder: Made if need be; each file appears whole or not at all.
+    dtype: Of the stored weights, 'float32' or 'bfloat16'.
 
   Raises:
-    EncoderError: an encoder other than BERT's.
+    CheckpointError: An encoder other than BERT's.
   """
   description = _description(model.config, model.settings, dtype)
-  tensors = encoders.encoder_tensors(
-    model.config, model.params['encoder'], prefix='bert.'
-  )
-  for ours, (theirs, transposed) in _HEAD.items():
-    part, leaf = ours.split('/')
-    array = np.asarray(model.params[part][leaf], np.float32)
-    tensors[theirs] = np.ascontiguousarray(array.T if transposed else array)
+  names = encoders.parameter_names(model.config, 'bert.')
+  tensors = {
+    **encoders.write_named(names, model.params['encoder']),
+    **encoders.write_named(_HEAD, model.params),
+  }
   path = Path(folder)
   path.mkdir(parents=True, exist_ok=True)
   model.tokenizer.save(path)
@@ -157,11 +145,11 @@ def save(
 def _description(
   config: BertConfig, settings: Mapping[str, Any], dtype: str
 ) -> dict[str, Any]:
-  """What ``config.json`` says."""
+  """What `config.json` says."""
   found = encoders.settings_from_config(config)
   if found['model_type'] != 'bert':
-    raise EncoderError(
-      f'a miniature on {found["model_type"]} cannot be written; only BERT'
+    raise CheckpointError(
+      f'a cross-encoder on {found["model_type"]} cannot be written; only BERT'
     )
   return found | {
     'architectures': [kinds.CROSS_ENCODER_ARCHITECTURE],

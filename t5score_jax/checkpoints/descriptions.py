@@ -1,7 +1,7 @@
-"""What describes a model beside its weights, whatever network it is.
+"""Descriptions of models beside their weights, for every kind of network.
 
-A T5 network is described as a bundle is, an estimator and a miniature as their
-folders are; each module has ``write_description`` and ``read_description``.
+A T5 network is described as a bundle is, a regressor and a cross-encoder as
+their folders are; each module has `write_description` and `read_description`.
 With that in MODEL_DIR the checkpoints of a run score by themselves. Not here:
 weights.
 """
@@ -34,14 +34,14 @@ def write(
   """Writes a description into an existing folder.
 
   Args:
-    folder: each of its files appears whole or not at all.
-    config: a ``T5Config``, a `RegressorConfig`, or the ``BertConfig`` of a
-      miniature.
-    tokenizer: a ``Vocabulary`` for T5, else a ``SubwordTokenizer``.
-    settings: how the model wants to be used; JSON-serialisable.
+    folder: Each of its files appears whole or not at all.
+    config: A `T5Config`, a `RegressorConfig`, or the `BertConfig` of a
+      cross-encoder.
+    tokenizer: A `Vocabulary` for T5, else a `SubwordTokenizer`.
+    settings: The model's recommended use; JSON-serialisable.
 
   Raises:
-    CheckpointError: a configuration of another kind.
+    CheckpointError: A configuration of another kind.
   """
   for kind, module in _MODULES:
     if isinstance(config, kind):
@@ -59,7 +59,7 @@ def read(
   """Reads (configuration, tokenizer, settings) of a described folder.
 
   Raises:
-    CheckpointError: it is damaged.
+    CheckpointError: It is damaged.
   """
   path = Path(folder)
   module: Any = bundle

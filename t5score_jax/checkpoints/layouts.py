@@ -6,7 +6,7 @@ heads apart, and every layer has its own relative position bias. `relayout`
 goes from one to the other without reading, `infer_config` reads a network's
 configuration off the shapes of its parameters.
 
-Not here: files of any format (`checkpoints/FORMAT.py`).
+Not here: files of any format (`formats/`).
 """
 
 from __future__ import annotations
@@ -197,8 +197,8 @@ def infer_config(
 
   Shapes do not say which function the feed-forward blocks apply: by default
   that of T5 1.1, mT5 and ByT5 (gelu) where they are gated, and that of T5 1.0
-  (relu) where they are not. Nor do they say the largest distance that position
-  biases tell apart: 128, as in every published T5.
+  (relu) where they are not. Nor do they say the largest relative distance with
+  a position bias of its own: 128, as in every published T5.
 
   Args:
     shapes: By T5X's name, of scanned or unscanned layers.

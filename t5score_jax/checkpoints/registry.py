@@ -1,81 +1,50 @@
-"""Formats of checkpoints, found by module: `checkpoints/formats/FORMAT.py`.
+"""Formats of checkpoints that `t5score convert` and `load_model` know by name.
 
-A module of `checkpoints/` or `checkpoints/formats/`, or the module `checkpoint`
-of a folder there, is a format if it defines
+The module of a format defines
 
     open_source(path, options) -> Source
         Reads no weights yet. Raises CheckpointError.
     detect(path) -> bool
         Whether the path looks like one, for `--from` left out.
 
-and it can be written if it defines
+and, if it can be written,
 
     write(source, folder, *, dtype, max_shard_bytes) -> None
         Into an existing empty folder, which the caller renames. `dtype` is a
         key of `weights.DTYPES`.
-
     PASSES
         How often `write` reads all weights, for progress; once if left out.
 
-Such modules are found without importing them, so that a format that is not
-there is not offered. Not here: what converting does (`checkpoints/convert.py`).
+Not here: what converting does (`checkpoints/convert.py`).
 """
 
 from __future__ import annotations
 
-import ast
-import functools
 import importlib
-import pkgutil
 from pathlib import Path
 from types import ModuleType
 
-from t5score_jax import checkpoints
-from t5score_jax.checkpoints import formats, kinds
+from t5score_jax.checkpoints import kinds
 from t5score_jax.checkpoints.weights import CheckpointError
 
-#: What formats are called, where that is not the module's name.
-_SHORT = {'huggingface': 'hf'}
-
-
-@functools.lru_cache(maxsize=1)
-def _functions() -> dict[str, frozenset[str]]:
-  """Format -> the functions that its module defines."""
-  defined = {}
-  for name, (_, file) in _modules().items():
-    names = frozenset(
-      node.name
-      for node in ast.parse(file.read_text(encoding='utf-8')).body
-      if isinstance(node, ast.FunctionDef)
-    )
-    if {'open_source', 'detect'} <= names:
-      defined[name] = names
-  return defined
-
-
-def _modules() -> dict[str, tuple[str, Path]]:
-  """Name to show -> (module, file) of every candidate."""
-  candidates = {}
-  for package in (checkpoints, formats):
-    for info in pkgutil.iter_modules(package.__path__):
-      module = f'{info.name}.checkpoint' if info.ispkg else info.name
-      file = Path(package.__path__[0], f'{module.replace(".", "/")}.py')
-      if file.exists():
-        name = _SHORT.get(info.name, info.name)
-        candidates[name] = (f'{package.__name__}.{module}', file)
-  return candidates
+# Name -> its module, imported when it is needed: Orbax takes a second.
+_MODULES = {
+  'bundle': 'bundle',
+  'hf': 'formats.huggingface.checkpoint',
+  'orbax': 'formats.orbax',
+  't5x': 'formats.t5x',
+}
+_READ_ONLY = ('t5x',)
 
 
 def readable() -> list[str]:
   """Names of the formats that can be read."""
-  return sorted(_functions())
+  return list(_MODULES)
 
 
 def writable() -> list[str]:
   """Names of the formats that can be written."""
-  return sorted(
-    name for name, found in _functions().items() if 'write' in found
-  )
+  return [name for name in _MODULES if name not in _READ_ONLY]
 
 
 def load(name: str) -> ModuleType:
@@ -84,11 +53,11 @@ def load(name: str) -> ModuleType:
   Raises:
     CheckpointError: There is none of that name.
   """
-  if name not in _functions():
+  if name not in _MODULES:
     raise CheckpointError(
       f'there is no format {name!r}; there are {", ".join(readable())}'
     )
-  return importlib.import_module(_modules()[name][0])
+  return importlib.import_module(f't5score_jax.checkpoints.{_MODULES[name]}')
 
 
 def detect(path: Path, advice: str = '') -> str:
@@ -106,8 +75,8 @@ def detect(path: Path, advice: str = '') -> str:
   for name in readable():
     if load(name).detect(path):
       return name
-  said = kinds.WORDS.get(kinds.of(path))
+  kind = kinds.WORDS.get(kinds.of(path))
   raise CheckpointError(
-    f'{path}: {f"{said}, " if said else ""}not a checkpoint of a known format '
+    f'{path}: {f"{kind}, " if kind else ""}not a checkpoint of a known format '
     f'({", ".join(readable())})' + (f'; {advice}' if advice else '')
   )

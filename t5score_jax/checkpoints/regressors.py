@@ -1,8 +1,9 @@
-"""Estimator folders: an encoder with COMET's or COMES's head, ready to score.
+"""Regressor folders: an encoder with COMET's or COMES's head, ready to score.
 
-``config.json`` (kind 'estimator': shapes, names of outputs, settings),
-``model.safetensors`` under the names of ``nn/heads.py``, and the tokenizer's
-files. Not here: COMET's own layout (``checkpoints/formats/comet.py``).
+`config.json` (kind 'estimator'; 'unified' and 'xcomet' for `nn/unified.py`:
+shapes, names of outputs, settings), `model.safetensors` under the names of
+`nn/heads.py`, and the tokenizer's files. Not here: COMET's own layout
+(`checkpoints/formats/comet/checkpoint.py`).
 """
 
 from __future__ import annotations
@@ -14,7 +15,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import jax
 import ml_dtypes
 import numpy as np
 import safetensors.numpy
@@ -23,13 +23,16 @@ from t5score_jax.checkpoints import bundle as bundles
 from t5score_jax.checkpoints import kinds
 from t5score_jax.checkpoints.formats import safetensors_files
 from t5score_jax.checkpoints.formats.huggingface import encoders
-from t5score_jax.checkpoints.weights import CheckpointError, LazyArray, diff
+from t5score_jax.checkpoints.weights import (
+  CheckpointError,
+  LazyArray,
+  read_json,
+)
 from t5score_jax.data import files
 from t5score_jax.data.subwords import SubwordTokenizer, load_tokenizer
-from t5score_jax.nn import heads
+from t5score_jax.nn import heads, unified
 
 FORMAT = 1
-KIND = kinds.REGRESSOR
 CONFIG_FILE = 'config.json'
 WEIGHTS_FILE = 'model.safetensors'
 
@@ -39,12 +42,12 @@ class Regressor:
   """A regressor that can score.
 
   Attributes:
-    config: the shapes.
-    params: nested dict of float32 arrays, see ``nn/heads.py``.
-    tokenizer: text to ids.
-    settings: how the model wants to be used; all optional. ``name`` (str),
-      ``max_length`` (tokens a text), ``windows`` and ``stride`` (how longer
-      texts are read, see ``inference/embedding.py``).
+    config: The shapes.
+    params: Nested dict of float32 arrays, see `nn/heads.py`.
+    tokenizer: Text to ids.
+    settings: Recommended use; all optional. `name` (str),
+      `max_length` (tokens per text), `windows` and `stride` (how longer
+      texts are read, see `inference/embedding.py`).
   """
 
   config: heads.RegressorConfig
@@ -54,8 +57,15 @@ class Regressor:
 
 
 def is_regressor(path: str | os.PathLike[str]) -> bool:
-  """Whether ``path`` is a folder of this kind."""
-  return kinds.described(path) == kinds.REGRESSOR
+  """Whether `path` is a folder of this kind."""
+  return kinds.described(path) in kinds.REGRESSORS
+
+
+def kind(config: heads.RegressorConfig) -> str:
+  """The kind of a regressor's folder, of `kinds.REGRESSORS`."""
+  if not isinstance(config, unified.UnifiedConfig):
+    return kinds.REGRESSOR
+  return kinds.XCOMET if config.xcomet else kinds.UNIFIED
 
 
 def save(
@@ -64,15 +74,15 @@ def save(
   """Writes a folder; each file appears whole or not at all.
 
   Args:
-    model: the regressor.
-    folder: made if need be.
-    dtype: of the stored weights, 'float32' or 'bfloat16'.
+    model: The regressor.
+    folder: Made if need be.
+    dtype: Of the stored weights, 'float32' or 'bfloat16'.
   """
   path = Path(folder)
   path.mkdir(parents=True, exist_ok=True)
-  kind = np.dtype(ml_dtypes.bfloat16) if dtype == 'bfloat16' else np.float32
+  stored = np.dtype(ml_dtypes.bfloat16) if dtype == 'bfloat16' else np.float32
   tensors = {
-    name: np.ascontiguousarray(np.asarray(array), dtype=kind)
+    name: np.ascontiguousarray(np.asarray(array), dtype=stored)
     for name, array in bundles.flatten_names(model.params)
   }
   with files.write_atomically(path / WEIGHTS_FILE, 'wb') as out:
@@ -91,7 +101,7 @@ def write_description(
   tokenizer.save(path)
   description = {
     'format': FORMAT,
-    'kind': KIND,
+    'kind': kind(config),
     'model': dataclasses.asdict(config),
     'settings': dict(settings),
   }
@@ -103,19 +113,21 @@ def write_description(
 def read_description(
   folder: str | os.PathLike[str],
 ) -> tuple[heads.RegressorConfig, SubwordTokenizer, dict[str, Any]]:
-  """Reads what ``write_description`` wrote.
+  """Reads what `write_description` wrote.
 
   Raises:
-    CheckpointError: not such a folder, or a damaged one.
+    CheckpointError: Not such a folder, or a damaged one.
   """
   path = Path(folder)
   if not is_regressor(path):
-    raise CheckpointError(f'{path}: not an estimator (kind in {CONFIG_FILE})')
+    raise CheckpointError(f'{path}: not a regressor (kind in {CONFIG_FILE})')
   try:
-    found = json.loads((path / CONFIG_FILE).read_text('utf-8'))
+    found = read_json(path / CONFIG_FILE)
     if found['format'] != FORMAT:
       raise CheckpointError(f'{path}: format {found["format"]} is not known')
-    config = heads.RegressorConfig(**found['model'])
+    joint = found['kind'] != kinds.REGRESSOR
+    make = unified.UnifiedConfig if joint else heads.RegressorConfig
+    config = make(**found['model'])
     tokenizer = load_tokenizer(path)
     encoders.check_vocabulary(tokenizer, config.encoder, path)
     return config, tokenizer, dict(found['settings'])
@@ -131,9 +143,9 @@ def open_weights(
   """Opens the weights of a folder by name.
 
   Args:
-    folder: what ``save`` wrote.
-    outputs: how many outputs are wanted: those of an estimator with one are
-      copies of it, as ``heads.widen`` makes them (COMES_MT).
+    folder: What `save` wrote.
+    outputs: How many outputs are wanted: those of a regressor with one are
+      copies of it, as `heads.widen` makes them (COMES_MT).
   """
   tensors = dict(safetensors_files.open_folder(Path(folder)))
   last = max(n for n in tensors if n.startswith('estimator/layers_'))
@@ -147,10 +159,10 @@ def open_weights(
 
 
 def load(folder: str | os.PathLike[str]) -> Regressor:
-  """Loads a folder that ``save`` wrote.
+  """Loads a folder that `save` wrote.
 
   Raises:
-    CheckpointError: not such a folder, or a damaged one.
+    CheckpointError: Not such a folder, or a damaged one.
   """
   path = Path(folder)
   config, tokenizer, settings = read_description(path)
@@ -171,7 +183,7 @@ def assemble(
   """Puts a description and weights together.
 
   Raises:
-    CheckpointError: the weights are of another estimator.
+    CheckpointError: The weights are of another regressor.
   """
   check_shapes(config, tensors, where)
   params = bundles.nest(
@@ -186,11 +198,5 @@ def assemble(
 def check_shapes(
   config: heads.RegressorConfig, tensors: Mapping[str, Any], where: str
 ) -> None:
-  """Raises CheckpointError unless these are the estimator's parameters."""
-  shapes = jax.eval_shape(lambda: heads.init_params(config, jax.random.key(0)))
-  expected = {
-    name: tuple(leaf.shape) for name, leaf in bundles.flatten_names(shapes)
-  }
-  found = {name: tuple(array.shape) for name, array in tensors.items()}
-  if text := diff(expected, found):
-    raise CheckpointError(f'{where}: the weights do not fit:\n{text}')
+  """Raises CheckpointError unless these are the regressor's parameters."""
+  encoders.check_shapes(heads.init_params, config, tensors, where)

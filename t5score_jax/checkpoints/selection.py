@@ -1,7 +1,7 @@
-"""Which checkpoint of a run is meant: the best, the latest, or one by name.
+"""Selects a checkpoint of a run: the best, the latest, or one by name.
 
-`selection.json` in MODEL_DIR says how the best is told; each checkpoint keeps
-the numbers of its evaluation. Not here: reading or writing a state.
+`selection.json` in MODEL_DIR defines the best; each checkpoint holds the
+results of its evaluation. Not here: reading or writing a state.
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ import dataclasses
 import json
 import os
 import re
-import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -27,10 +26,10 @@ _UNFINISHED = '.orbax-checkpoint-tmp'
 
 @dataclasses.dataclass(frozen=True)
 class Selection:
-  """How the best checkpoint is told.
+  """What defines the best checkpoint.
 
   Attributes:
-    metric: Name of an evaluator's number, such as 'held_out/loss'.
+    metric: Name of an evaluator's result, such as 'held_out/loss'.
     mode: 'max' or 'min': which end is good.
     patience: Evaluations in a row without a new best after which training
       ends; None: never.
@@ -76,7 +75,7 @@ class Selection:
 
 
 def find_checkpoint(path: str | os.PathLike[str]) -> Path:
-  """Finds the checkpoint that a path means.
+  """Finds the checkpoint that a path refers to.
 
   Args:
     path: `checkpoint_N`, or the MODEL_DIR around such folders: the best one
@@ -92,11 +91,7 @@ def find_checkpoint(path: str | os.PathLike[str]) -> Path:
     if not (folder / STATE).is_dir():
       raise CheckpointError(f'{path}: not a complete checkpoint')
     return folder
-  found = {
-    int(match[1]): child
-    for child in folder.iterdir()
-    if (match := FOLDER.fullmatch(child.name)) and (child / STATE).is_dir()
-  }
+  found = complete(folder)
   if not found:
     raise CheckpointError(
       f'{path}: neither a bundle (config.json and model.safetensors) nor a '
@@ -112,12 +107,18 @@ def find_checkpoint(path: str | os.PathLike[str]) -> Path:
   return found[steps[-1]]
 
 
-def remove_unfinished(folder: Path) -> None:
-  """Removes what a killed save left behind in MODEL_DIR."""
-  # Orbax could, in a thread that nothing waits for: a program that ends early,
-  # with an error of its own, would end with a traceback of Orbax's.
-  for path in folder.glob(f'*{_UNFINISHED}*'):
-    shutil.rmtree(path)
+def complete(folder: Path) -> dict[int, Path]:
+  """The complete checkpoints in an existing folder, by step."""
+  return {
+    int(match[1]): child
+    for child in folder.iterdir()
+    if (match := FOLDER.fullmatch(child.name)) and (child / STATE).is_dir()
+  }
+
+
+def unfinished(folder: Path) -> list[Path]:
+  """Checkpoints of MODEL_DIR being saved, or left by a killed save."""
+  return sorted(folder.glob(f'*{_UNFINISHED}*'))
 
 
 def _read_selection(folder: Path) -> Selection | None:

@@ -1,8 +1,8 @@
 """Arrays in TensorStore's zarr layouts: T5X's folders and Orbax's OCDBT.
 
-Reading is lazy and by chunk, so that an array saved from any number of devices
-is read as one. Writing makes an Orbax `state` folder chunk by chunk: Orbax
-itself wants all arrays in memory. Not here: which arrays there should be.
+Arrays are read lazily, by chunk, however many devices saved them. An Orbax
+`state` folder is written chunk by chunk, since Orbax itself needs all arrays in
+memory. Not here: which arrays there should be.
 """
 
 from __future__ import annotations
@@ -314,7 +314,7 @@ def _write_array(
       values = array.read(index)
       if written is not None:
         written.result()
-      # Writing goes on while the next block is read.
+      # Writing continues while the next block is read.
       written = store[index].write(values)
     if written is not None:
       written.result()

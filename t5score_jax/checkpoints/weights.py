@@ -1,41 +1,26 @@
-"""What checkpoints of all formats are read into and written from: lazy arrays.
+"""Lazy arrays: what weights of all formats are read into and written from.
 
-A format is a module of this package, `checkpoints/FORMAT.py`, that reads
-
-    open_source(path, options) -> Source
-
-and, if it can be written, writes into an existing empty folder
-
-    write(source, folder, *, dtype, max_shard_bytes) -> None
-
-A `Source` has its weights under T5X's names, joined by '/'
-('encoder/layers_0/attention/query/kernel' [embed, joined_kv]), in T5X's
-layouts, and reads nothing until an array, or a block of one, is asked for.
-Writers go through `LazyArray.blocks`, so that a conversion needs the memory of
-a block, whatever the size of the model. `checkpoints/layouts.py` says which
-names and shapes a network has and stacks layers for scanned ones.
-
-No JAX here. Not here: what any one format looks like.
+Nothing is read until an array, or a block of one, is asked for; writers go
+through `LazyArray.blocks`, so that a conversion needs the memory of a block,
+whatever the size of the model. No JAX here. Not here: what else a checkpoint
+holds (`checkpoints/source.py`), and files of any format (`formats/`).
 """
 
 from __future__ import annotations
 
 import dataclasses
 import itertools
+import json
 import math
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import ml_dtypes
 import numpy as np
 
-from t5score_jax.data import vocab
 from t5score_jax.errors import T5ScoreError
-
-if TYPE_CHECKING:
-  from t5score_jax.nn.t5 import T5Config
 
 Index = tuple[slice, ...]
 Shape = tuple[int, ...]
@@ -47,19 +32,15 @@ DTYPES = {
 }
 #: What is read and written at a time, in bytes, unless a format has reasons.
 BLOCK_BYTES = 32 << 20
-#: Size of the files of a sharded model, in bytes, unless it is said.
+#: Default size of the files of a sharded model, in bytes.
 SHARD_BYTES = 5 * 10**9
 _SHOWN = 20
+#: Contiguous bytes that are worth a read of their own.
+RUN_BYTES = 16 << 10
 
 
 class CheckpointError(T5ScoreError, ValueError):
-  """A checkpoint is missing, damaged or of another model; says which."""
-
-
-class ContradictionError(CheckpointError):
-  """An option says something else than the checkpoint itself."""
-
-  exit_code = 2
+  """A checkpoint is missing, damaged or of another model."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -93,6 +74,48 @@ class LazyArray:
     """An array that can only be read as a whole."""
     shape = tuple(shape)
     return cls(shape, np.dtype(dtype), lambda index: read()[index], shape)
+
+  @classmethod
+  def mapped(
+    cls,
+    path: Path,
+    dtype: Any,
+    offset: int,
+    shape: Sequence[int],
+    strides: Sequence[int] | None = None,
+  ) -> LazyArray:
+    """An array in a file, which has to stay where it is.
+
+    Args:
+      path: The file.
+      dtype: Of its elements.
+      offset: The byte at which the first element begins.
+      shape: Its shape.
+      strides: In elements; those of a row-major array by default.
+    """
+    shape, dtype = tuple(shape), np.dtype(dtype)
+    if strides is None:
+      strides = [math.prod(shape[axis + 1 :]) for axis in range(len(shape))]
+    steps = [step * dtype.itemsize for step in strides]
+    span = 1 + sum((n - 1) * k for n, k in zip(shape, strides, strict=True))
+
+    def fetch(index: Index) -> np.ndarray:
+      if not math.prod(shape):
+        return np.zeros(shape, dtype)[index]
+      # Mapped for this part alone: pages that were read before take no memory.
+      elements = np.memmap(path, dtype, 'r', offset, (span,))
+      return np.array(
+        np.lib.stride_tricks.as_strided(elements, shape, steps)[index],
+        subok=False,
+      )
+
+    # Contiguous elements, enough of them to be worth a read.
+    run = max(1, RUN_BYTES // dtype.itemsize)
+    block = tuple(
+      min(size, run) if step == 1 else 1
+      for size, step in zip(shape, strides, strict=True)
+    )
+    return cls(shape, dtype, fetch, block)
 
   @property
   def size(self) -> int:
@@ -282,149 +305,84 @@ def stacked(arrays: Sequence[LazyArray], axis: int) -> LazyArray:
 Weights = Mapping[str, LazyArray]
 
 
-@dataclasses.dataclass(frozen=True)
-class Options:
-  """What a reader is told that the files may not say; None: not told.
-
-  Where the files say it, it may only be what they say (`check_options`).
-
-  Attributes:
-    activation: Of the feed-forward blocks, such as 'gelu' or 'relu'; of a
-      gated one the gate's.
-    vocabulary: 'bytes' or the path of a SentencePiece model.
-  """
-
-  activation: str | None = None
-  vocabulary: str | None = None
-
-
-@dataclasses.dataclass(frozen=True)
-class Source:
-  """A model, wherever and in whatever format it lies.
-
-  Attributes:
-    config: The network; `scan_layers` says how `weights` are laid out, which
-      is how they are stored (`layouts.relayout` changes it).
-    weights: LazyArrays by name, of exactly the names and shapes of
-      `layouts.parameter_shapes(config)`.
-    vocabulary: None if nothing says which.
-    settings: See `Bundle.settings`.
-    provenance: What is known of the origin, JSON-serialisable: 'format',
-      'path' and 'step' if there is one.
-    notes: What was assumed, a sentence each, for people.
-  """
-
-  config: T5Config
-  weights: Weights
-  vocabulary: vocab.Vocabulary | None = None
-  settings: Mapping[str, Any] = dataclasses.field(default_factory=dict)
-  provenance: Mapping[str, Any] = dataclasses.field(default_factory=dict)
-  notes: tuple[str, ...] = ()
-
-  @property
-  def size(self) -> int:
-    """Number of parameters."""
-    return sum(array.size for array in self.weights.values())
-
-  def need_vocabulary(self) -> vocab.Vocabulary:
-    """The vocabulary.
-
-    Raises:
-      CheckpointError: It isn't known.
-    """
-    if self.vocabulary is None:
-      raise CheckpointError(
-        f'{self.provenance.get("path", "the checkpoint")}: nothing says which '
-        f'vocabulary its {self.config.vocab_size} ids are of: give '
-        '--vocabulary, the path of a SentencePiece model or `bytes`'
-      )
-    return self.vocabulary
-
-
-def choose_vocabulary(
-  spec: str | None, config: T5Config, *folders: Path
-) -> tuple[vocab.Vocabulary | None, tuple[str, ...]]:
-  """The vocabulary named, found in a folder, or implied by the network's size.
+def check_fixed(
+  found: Mapping[str, Any],
+  fixed: Mapping[str, Collection[object]],
+  where: str,
+) -> None:
+  """Checks settings that a network has with some values only.
 
   Args:
-    spec: As `Options.vocabulary`.
-    config: 384 rows without a file mean ByT5's bytes.
-    *folders: Each may hold `vocabulary.model` or `spiece.model`.
+    found: The content of a `config.json`.
+    fixed: The values of each; None among them is "not stated".
+    where: The file, for messages.
+
+  Raises:
+    CheckpointError: A setting has another value.
+  """
+  for key, values in fixed.items():
+    if found.get(key) not in values:
+      raise CheckpointError(
+        f'{where}: {key} {found.get(key)!r} is not supported'
+      )
+
+
+def read_json(path: Path) -> dict[str, Any]:
+  """Reads a JSON object.
+
+  Raises:
+    CheckpointError: There is no such file, or it holds something else.
+  """
+  try:
+    found = json.loads(path.read_bytes())
+  except FileNotFoundError:
+    raise CheckpointError(
+      f'{path}: no such file: the folder is incomplete, or not a model'
+    ) from None
+  except (OSError, ValueError) as error:
+    raise CheckpointError(f'{path}: not JSON ({error})') from error
+  if not isinstance(found, dict):
+    raise CheckpointError(f'{path}: must hold a JSON object')
+  return found
+
+
+def open_shards(
+  path: Path, open_file: Callable[[Path], dict[str, LazyArray]]
+) -> dict[str, LazyArray]:
+  """Opens a file of weights, or its shards if an index lies in its place.
+
+  Args:
+    path: The file; Hugging Face's index of its shards is PATH.index.json.
+    open_file: Opens one file.
 
   Returns:
-    The vocabulary, None if nothing says which, and what was assumed.
+    Arrays by name.
 
   Raises:
-    CheckpointError: No such file, not a vocabulary, or one of too many ids.
+    CheckpointError: The index or a shard is missing or damaged.
   """
-  notes: tuple[str, ...] = ()
-  if spec is None:
-    names = ('vocabulary.model', 'spiece.model')
-    places = [folder / name for folder in folders for name in names]
-    spec = next((str(place) for place in places if place.is_file()), None)
-  if spec is None and config.vocab_size == 384:
-    spec = 'bytes'
-    notes = (
-      'vocabulary bytes: assumed, as there are 384 ids and no vocabulary.model '
-      '(--vocabulary says otherwise)',
-    )
-  if spec is None:
-    return None, ()
-  found = _load_vocabulary(spec)
-  if found.vocab_size > config.vocab_size:
-    raise CheckpointError(
-      f'the vocabulary {spec} has {found.vocab_size} ids, the network only '
-      f'{config.vocab_size}: they do not belong together'
-    )
-  return found, notes
-
-
-def check_options(
-  options: Options,
-  config: T5Config,
-  vocabulary: vocab.Vocabulary | None,
-  place: Path,
-) -> None:
-  """Checks that options repeat what a checkpoint says, if they are given.
-
-  Args:
-    options: What the reader is told.
-    config: The network that the checkpoint says it has.
-    vocabulary: The one that it says it has; None if it says none. Sentinels,
-      which a file may lack, are not compared.
-    place: Where it says so, for the message.
-
-  Raises:
-    ContradictionError: They say something else.
-    CheckpointError: `options.vocabulary` names no vocabulary.
-  """
-  said = config.mlp_activations[0]
-  if options.activation not in (None, said):
-    raise ContradictionError(
-      f'--activation {options.activation}: {place} says {said}; leave the '
-      'option out'
-    )
-  if options.vocabulary is None or vocabulary is None:
-    return
-  if _pieces(_load_vocabulary(options.vocabulary)) != _pieces(vocabulary):
-    raise ContradictionError(
-      f'--vocabulary {options.vocabulary}: {place} says {vocabulary}, with '
-      'which the network was trained; leave the option out'
-    )
-
-
-def _load_vocabulary(spec: str) -> vocab.Vocabulary:
+  index = path.with_name(f'{path.name}.index.json')
+  if not index.is_file():
+    return open_file(path)
   try:
-    return vocab.load_vocabulary(spec)
-  except (OSError, ValueError) as error:
-    raise CheckpointError(str(error)) from error
-
-
-def _pieces(vocabulary: vocab.Vocabulary) -> bytes:
-  """What defines a vocabulary, but for its sentinels."""
-  if isinstance(vocabulary, vocab.SentencePieceVocabulary):
-    return vocabulary.bare_model_bytes
-  return b''
+    shard_of = json.loads(index.read_text('utf-8'))['weight_map']
+    shards = sorted(set(shard_of.values()))
+  except (ValueError, KeyError, TypeError, AttributeError) as error:
+    raise CheckpointError(
+      f'{index}: not an index of shards ({error!r})'
+    ) from error
+  arrays: dict[str, LazyArray] = {}
+  for name in shards:
+    if Path(name).name != name:
+      raise CheckpointError(
+        f'{index}: the shard {name!r} is not in this folder'
+      )
+    arrays.update(open_file(path.with_name(name)))
+  if missing := sorted(set(shard_of) - set(arrays)):
+    raise CheckpointError(
+      f'{index}: names {missing[0]}, which its shard does not hold'
+    )
+  return arrays
 
 
 def diff(expected: Mapping[str, Shape], found: Mapping[str, Shape]) -> str:

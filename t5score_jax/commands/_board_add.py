@@ -7,13 +7,14 @@ from pathlib import Path
 from typing import Any
 
 from t5score_jax.commands import _board_parser, _usage
+from t5score_jax.commands import _metric_arguments as metric_arguments
 from t5score_jax.errors import UsageError
 
 _GENERATOR = """
 Adds a generator. FILE is JSONL (an id and a text in each line: `id`,
-`hypothesis`) or plain text, one output a line in the order of the inputs. Every
-metric that can be run scores it; scores by metrics that came as tables are
-given with --scores. Then the ensemble and the analyses are renewed.
+`hypothesis`) or plain text, one output per line in the order of the inputs.
+Every metric that can be run scores it; --scores gives scores of the metrics
+that came as tables. Then the ensemble and the analyses are renewed.
 """
 
 _GENERATOR_EXAMPLES = """
@@ -26,24 +27,24 @@ examples:
 _METRIC = """
 Adds a metric, in one of three ways:
 
---library NAME    a metric of this library: chrf, bleu, t5score, ...
+--library NAME    a metric of this library, or a model: what `t5score score -m`
+                  takes (chrf, t5score-tiny, my_run/, bertscore=bert/)
 --scores FILE     a table of scores: system, id, a column of numbers; a row for
                   every output
 --command FILE    an executable. It reads JSONL (id, hypothesis, references,
-                  source) on standard input and prints one number a line. It
-                  is kept in the board and scores later generators, too. It
+                  source) on standard input and prints one number per line.
+                  It is kept in the board and scores later generators, too. It
                   runs in a process of its own without network, with limits
-                  and an empty environment (docs/billboards.md says what that
-                  promises).
+                  and an empty environment (docs/billboards.md describes what
+                  is guaranteed).
 
-Every generator is scored; if the metric fails on one, the board stays as it
-was.
+Every generator is scored; if the metric fails on one, the board is unchanged.
 """
 
 _METRIC_EXAMPLES = """
 examples:
   t5score board add-metric mine.db --library chrf
-  t5score board add-metric mine.db --library t5score --option model=my_run/
+  t5score board add-metric mine.db --library my_run/ --name 'my T5Score'
   t5score board add-metric mine.db --scores comet.tsv --name COMET
   t5score board add-metric mine.db --command metric.py --name mine \\
       --several own
@@ -51,7 +52,7 @@ examples:
 
 _HUMAN = """
 Adds human ratings: TSV or JSONL with a system, an id and a column of ratings,
-where higher is better. The first ratings of a board are those that count.
+where higher is better. The first ratings of a board are its default ones.
 """
 
 _HUMAN_EXAMPLES = """
@@ -60,7 +61,7 @@ examples:
   t5score board add-human mine.db da.tsv --name da --choose
 """
 
-# What belongs to one way of adding a metric.
+# Options of one way of adding a metric.
 _OF_WAYS = {
   'library': ('option',),
   'scores': ('column',),
@@ -73,6 +74,7 @@ def add_subcommands(subparsers: Any) -> None:
   parser = _board_parser.subcommand(
     subparsers,
     'add-generator',
+    _add_generator,
     'add a generator: its outputs',
     _GENERATOR,
     _GENERATOR_EXAMPLES,
@@ -80,19 +82,23 @@ def add_subcommands(subparsers: Any) -> None:
   parser.add_argument('file', metavar='FILE', help='the outputs')
   parser.add_argument('--name', help="its name (default: the file's)")
   parser.add_argument(
-    '--people', action='store_true', help='people wrote these texts'
+    '--people', action='store_true', help='humans wrote these texts'
   )
   parser.add_argument(
     '--scores', metavar='FILE', help='scores by metrics that came as tables'
   )
-  _add_told(parser, 'of generating the outputs')
-  parser.set_defaults(run_subcommand=_add_generator)
+  _add_description(parser, 'of generating the outputs')
 
   parser = _board_parser.subcommand(
-    subparsers, 'add-metric', 'add a metric', _METRIC, _METRIC_EXAMPLES
+    subparsers,
+    'add-metric',
+    _add_metric,
+    'add a metric',
+    _METRIC,
+    _METRIC_EXAMPLES,
   )
   way = parser.add_mutually_exclusive_group(required=True)
-  way.add_argument('--library', metavar='NAME', help='a metric of this library')
+  way.add_argument('--library', metavar='NAME', help='a metric or a model')
   way.add_argument('--scores', metavar='FILE', help='a table of scores')
   way.add_argument('--command', metavar='FILE', help='an executable')
   parser.add_argument('--name', help='its name on the board')
@@ -134,11 +140,15 @@ def add_subcommands(subparsers: Any) -> None:
     help='with --command: trust the program; it keeps its limits, but sees the'
     ' network and files',
   )
-  _add_told(parser, 'for one generator (default: measured)')
-  parser.set_defaults(run_subcommand=_add_metric)
+  _add_description(parser, 'for one generator (default: measured)')
 
   parser = _board_parser.subcommand(
-    subparsers, 'add-human', 'add human ratings', _HUMAN, _HUMAN_EXAMPLES
+    subparsers,
+    'add-human',
+    _add_human,
+    'add human ratings',
+    _HUMAN,
+    _HUMAN_EXAMPLES,
   )
   parser.add_argument('file', metavar='FILE', help='the ratings')
   parser.add_argument(
@@ -146,15 +156,16 @@ def add_subcommands(subparsers: Any) -> None:
   )
   parser.add_argument('--column', metavar='COL', help='the column of ratings')
   parser.add_argument(
-    '--replace', action='store_true', help='put them over ratings of that name'
+    '--replace', action='store_true', help='replace ratings of that name'
   )
   parser.add_argument(
-    '--choose', action='store_true', help='make them those that count'
+    '--choose',
+    action='store_true',
+    help='make them the default ratings of the board',
   )
-  parser.set_defaults(run_subcommand=_add_human)
 
 
-def _add_told(parser: argparse.ArgumentParser, seconds: str) -> None:
+def _add_description(parser: argparse.ArgumentParser, seconds: str) -> None:
   parser.add_argument('--description', default='', help='a paper, a link')
   parser.add_argument(
     '--seconds', type=float, metavar='S', help=f'cost: seconds {seconds}'
@@ -169,7 +180,7 @@ def _stem(path: str) -> str:
 
 
 def _add_generator(args: argparse.Namespace) -> None:
-  from t5score_jax.leaderboard import entries, store, submissions
+  from t5score_jax.leaderboard import entries, renewal, store, submissions
 
   generator = entries.Generator(
     name=args.name or _stem(args.file),
@@ -180,27 +191,19 @@ def _add_generator(args: argparse.Namespace) -> None:
   )
   with store.Store(args.board) as board:
     value = submissions.add_generator(board, generator, args.file, args.scores)
-    entry = next(g for g in value['generators'] if g['name'] == generator.name)
-    place = 'not ranked' if entry['rank'] is None else f'rank {entry["rank"]}'
-    _board_parser.say(
-      f'{generator.name}: {place} of {len(value["generators"])}'
-    )
-    names = {m.id: m.name for m in board.metrics()}
-    for (metric, key, _), message in board.failures().items():
-      if any(
-        g.id == key and g.name == generator.name for g in board.generators()
-      ):
-        _board_parser.say(f'{names[metric]} failed: {message}')
+    place = renewal.placed(value['generators'], generator.name)
+    _board_parser.say(f'{generator.name}: {place}')
+    for failure in board.failures_of(generator.name):
+      _board_parser.say(failure)
 
 
 def _add_metric(args: argparse.Namespace) -> None:
-  from t5score_jax.leaderboard import entries, store, submissions
+  from t5score_jax.leaderboard import entries, renewal, store, submissions
 
   for way, names in _OF_WAYS.items():
     if getattr(args, way) is None:
       _usage.refuse(args, names, f'is for --{way}')
-  _usage.fill(args, {'several': 'max'})
-  told = {
+  described = {
     'negated': args.negate,
     'description': args.description,
     'seconds': args.seconds,
@@ -208,13 +211,16 @@ def _add_metric(args: argparse.Namespace) -> None:
   }
   with store.Store(args.board) as board:
     if args.library:
+      label, name, options = metric_arguments.named(
+        args.library, _options(args)
+      )
       metric = submissions.library_metric(
-        args.library, dict(_setting(o) for o in args.option), args.name, **told
+        name, options, args.name or label, **described
       )
       value = submissions.add_metric(board, metric)
     elif args.scores:
       metric = entries.Metric(
-        args.name or args.column or _stem(args.scores), 'column', **told
+        args.name or args.column or _stem(args.scores), 'column', **described
       )
       value = submissions.add_score_file(
         board, metric, args.scores, args.column
@@ -225,35 +231,27 @@ def _add_metric(args: argparse.Namespace) -> None:
         args.name or _stem(args.command),
         program,
         references=not args.referenceless,
-        several=args.several,
+        several=args.several or 'max',
         limits=dict(_limit(text) for text in args.limit),
         isolation='none' if args.no_isolation else 'required',
-        **told,
+        **described,
       )
       value = submissions.add_metric(board, metric, program)
   entry = next(m for m in value['metrics'] if m['name'] == metric.name)
-  correlation = entry['correlation']
-  _board_parser.say(
-    f'{metric.name}: '
-    + (
-      'no correlation: there are no human ratings to compare with'
-      if correlation is None
-      else f'rank {entry["rank"]}, correlation {correlation:.4f}'
-    )
-  )
+  if entry['correlation'] is None:
+    text = 'no correlation: there are no human ratings to compare with'
+    if value['board']['rated']:
+      text = 'no correlation: its scores or the ratings are constant'
+  else:
+    text = renewal.placed(value['metrics'], metric.name)
+    text += f', correlation {entry["correlation"]:.4f}'
+  _board_parser.say(f'{metric.name}: {text}')
 
 
-def _setting(text: str) -> tuple[str, Any]:
-  """An option of a metric; numbers and true or false are read as such."""
-  name, equals, value = text.partition('=')
-  if not (name and equals):
-    raise UsageError(f'--option {text}: write NAME=VALUE')
-  for kind in (int, float):
-    try:
-      return name, kind(value)
-    except ValueError:
-      continue
-  return name, {'true': True, 'false': False}.get(value, value)
+def _options(args: argparse.Namespace) -> dict[str, Any]:
+  """The options of a metric of this library."""
+  pairs = [_usage.assignment(text, '--option') for text in args.option]
+  return {name: metric_arguments.literal(value) for name, value in pairs}
 
 
 def _limit(text: str) -> tuple[str, float]:
@@ -280,7 +278,12 @@ def _add_human(args: argparse.Namespace) -> None:
     value = submissions.add_human(
       board, args.file, args.name, args.column, args.replace, args.choose
     )
+  best = f'the best metric is {value["best"]}'
+  if value['best'] is None:
+    best = 'no metric can be ranked yet: add one with `add-metric`'
+    if value['metrics']:
+      best = 'no metric correlates: scores or ratings are missing or constant'
   _board_parser.say(
     f'{value["board"]["rated"]} outputs have ratings'
-    f' {value["board"]["human"]!r}; the best metric is {value["best"]}'
+    f' {value["board"]["human"]!r}; {best}'
   )

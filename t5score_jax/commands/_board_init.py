@@ -39,7 +39,13 @@ examples:
   t5score board init wmt.db --folder wmt20 --pair en-de --human mqm
 """
 
-# What says nothing where a board is made in a way.
+_EXPORT_EXAMPLES = """
+examples:
+  t5score board export zh-en.db zh-en/
+  t5score board export zh-en.db wmt/ --layout wmt --pair zh-en
+"""
+
+# Options that have no effect on each way of making a board.
 _NOT_OF = {
   'scores': ('reference', 'pair'),
   'inputs': (
@@ -51,14 +57,9 @@ _NOT_OF = {
 
 def add_subcommands(subparsers: Any) -> None:
   """Declares `init` and `export`."""
-  parser = subparsers.add_parser(
-    'init',
-    help='make a board',
-    description=_INIT,
-    epilog=_EXAMPLES,
-    formatter_class=argparse.RawDescriptionHelpFormatter,
+  parser = _board_parser.subcommand(
+    subparsers, 'init', _init, 'make a board', _INIT, _EXAMPLES
   )
-  parser.add_argument('board', metavar='BOARD.db', help='the file to make')
   way = parser.add_mutually_exclusive_group(required=True)
   way.add_argument('--scores', metavar='FILE', help='a table of scores')
   way.add_argument('--inputs', metavar='FILE', help='the inputs alone')
@@ -66,8 +67,8 @@ def add_subcommands(subparsers: Any) -> None:
   parser.add_argument(
     '--human',
     metavar='NAME',
-    help='the column (with --scores, needed) or the ratings (with --folder)'
-    ' that count',
+    help='the column (with --scores, required) or the ratings (with --folder)'
+    ' that are the default',
   )
   parser.add_argument('--name', help="the board's name (default: the file's)")
   parser.add_argument('--task', help='what the generators do')
@@ -90,7 +91,7 @@ def add_subcommands(subparsers: Any) -> None:
   parser.add_argument(
     '--people',
     metavar='REGEX',
-    help='systems whose names begin so are people (default: Human, human, HUMAN'
+    help='systems whose names begin so are human (default: Human, human, HUMAN'
     ' or ref)',
   )
   parser.add_argument(
@@ -103,17 +104,15 @@ def add_subcommands(subparsers: Any) -> None:
   parser.add_argument(
     '--pair', metavar='LP', help="with --folder: WMT's language pair"
   )
-  parser.set_defaults(run_subcommand=_init)
 
-  parser = subparsers.add_parser(
+  parser = _board_parser.subcommand(
+    subparsers,
     'export',
-    help='write a board as plain files',
-    description=_EXPORT,
-    epilog='example:\n  t5score board export zh-en.db zh-en/\n'
-    '  t5score board export zh-en.db wmt/ --layout wmt --pair zh-en\n',
-    formatter_class=argparse.RawDescriptionHelpFormatter,
+    _export,
+    'write a board as plain files',
+    _EXPORT,
+    _EXPORT_EXAMPLES,
   )
-  parser.add_argument('board', metavar='BOARD.db')
   parser.add_argument('folder', metavar='DIR', help='a folder to make')
   parser.add_argument(
     '--layout',
@@ -126,18 +125,13 @@ def add_subcommands(subparsers: Any) -> None:
     metavar='LP',
     help="with --layout wmt: WMT's language pair (default: the board's name)",
   )
-  parser.set_defaults(run_subcommand=_export)
-
-
-def _names(text: str) -> list[str]:
-  return [name.strip() for name in text.split(',') if name.strip()]
 
 
 def _init(args: argparse.Namespace) -> None:
   from t5score_jax.leaderboard import entries, layouts, store
 
   _check_way(args)
-  _usage.fill(args, {'task': '', 'ignore': '', 'negate': ''})
+  task, negate = args.task or '', _usage.split_names(args.negate)
   humans = args.people or layouts.HUMAN_PATTERN
   with _usage.blamed():
     entries.human_pattern(humans)
@@ -150,11 +144,11 @@ def _init(args: argparse.Namespace) -> None:
       args.scores,
       args.human,
       name=name,
-      task=args.task,
+      task=task,
       system=args.system,
       segment=args.segment,
-      ignore=_names(args.ignore),
-      negate=_names(args.negate),
+      ignore=_usage.split_names(args.ignore),
+      negate=negate,
       humans=humans,
     )
   elif args.inputs:
@@ -162,8 +156,11 @@ def _init(args: argparse.Namespace) -> None:
       args.board,
       args.inputs,
       name,
-      args.task,
-      dict(_pair(r) for r in args.reference),
+      task,
+      dict(
+        _usage.assignment(text, '--reference', 'LABEL=COLUMN')
+        for text in args.reference
+      ),
     )
   else:
     from t5score_jax.leaderboard import folders
@@ -172,11 +169,11 @@ def _init(args: argparse.Namespace) -> None:
       args.board,
       args.folder,
       name=args.name,
-      task=args.task,
+      task=task,
       human=args.human,
       pair=args.pair,
       humans=humans,
-      negate=_names(args.negate),
+      negate=negate,
     )
   with store.Store(args.board) as board:
     _board_parser.say(
@@ -189,17 +186,10 @@ def _check_way(args: argparse.Namespace) -> None:
   """Raises UsageError for options that are not of the way that was chosen."""
   way = next(w for w in _NOT_OF if getattr(args, w) is not None)
   _usage.refuse(args, _NOT_OF[way], f'is not for --{way}')
-  # An exported board says of itself what WMT's folders leave open.
+  # An exported board records itself what WMT's folders leave open.
   if way == 'folder' and (Path(args.folder) / 'board.json').is_file():
     names = ('task', 'people', 'negate', 'pair')
     _usage.refuse(args, names, 'is not for the folder of an exported board')
-
-
-def _pair(text: str) -> tuple[str, str]:
-  label, equals, column = text.partition('=')
-  if not (label and equals and column):
-    raise UsageError(f'--reference {text}: write LABEL=COLUMN')
-  return label, column
 
 
 def _export(args: argparse.Namespace) -> None:

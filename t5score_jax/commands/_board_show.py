@@ -1,23 +1,21 @@
-"""`t5score board rank`, `ensemble` and `overrating`: what a board says."""
+"""`t5score board rank`, `ensemble` and `overrating`: analyses of a board."""
 
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
 from typing import Any
 
 from t5score_jax.commands import _board_parser, _usage
-from t5score_jax.data import files
-from t5score_jax.errors import UsageError
+from t5score_jax.errors import InputError, UsageError
 
 _RANK = """
 Ranks metrics by their correlation with human ratings, and generators by the
-metric that correlates best; fits the ensemble; says how much each metric
+metric that correlates best; fits the ensemble; measures how much each metric
 overrates machines. The defaults are the paper's; each alternative that it
 discusses is an option (M.1 --direction, M.2 --statistic, --level,
 --without-outliers, M.3 --references, --several). Intervals are 95%, from 1,000
-draws of examples. An ensemble that no version on the board is like is marked as
-not stored; its signature, version 0, is enough to compute it all the same.
+draws of examples. An ensemble that equals no version on the board is marked as
+not stored; its signature, version 0, suffices to compute it.
 """
 
 _RANK_EXAMPLES = """
@@ -44,11 +42,11 @@ examples:
 """
 
 _OVERRATING = """
-How much metrics overrate machines over people: beta_0 of the mixed-effects
-model score ~ machine + human + (1 | example), REML, with its 90% interval
-(Wald); above 0 is overrating. Human roles say which human texts count as
-generated and which references they face; --set-role makes one, for example with
-the roles swapped.
+How much metrics overrate machines compared with humans: beta_0 of the
+mixed-effects model score ~ machine + human + (1 | example), REML, with its 90%
+interval (Wald); above 0 is overrating. Human roles define which human texts
+count as generated and which references they face; --set-role makes one, for
+example with the roles swapped.
 """
 
 _OVERRATING_EXAMPLES = """
@@ -64,7 +62,12 @@ examples:
 def add_subcommands(subparsers: Any) -> None:
   """Declares `rank`, `ensemble` and `overrating`."""
   parser = _board_parser.subcommand(
-    subparsers, 'rank', 'rank metrics and generators', _RANK, _RANK_EXAMPLES
+    subparsers,
+    'rank',
+    _rank,
+    'rank metrics and generators',
+    _RANK,
+    _RANK_EXAMPLES,
   )
   _board_parser.add_format(parser)
   _add_rule(parser)
@@ -76,13 +79,13 @@ def add_subcommands(subparsers: Any) -> None:
   parser.add_argument(
     '--costs',
     action='store_true',
-    help='seconds and parameters, and what is on the Pareto front of each',
+    help='seconds and parameters, and the Pareto front of each',
   )
-  parser.set_defaults(run_subcommand=_rank)
 
   parser = _board_parser.subcommand(
     subparsers,
     'ensemble',
+    _ensemble,
     'show the ensemble, or score with it',
     _ENSEMBLE,
     _ENSEMBLE_EXAMPLES,
@@ -105,11 +108,11 @@ def add_subcommands(subparsers: Any) -> None:
   parser.add_argument(
     '-o', '--output', metavar='OUT', help='where scores go (default: -)'
   )
-  parser.set_defaults(run_subcommand=_ensemble)
 
   parser = _board_parser.subcommand(
     subparsers,
     'overrating',
+    _overrating,
     'how much metrics overrate machines',
     _OVERRATING,
     _OVERRATING_EXAMPLES,
@@ -128,7 +131,6 @@ def add_subcommands(subparsers: Any) -> None:
     action='store_true',
     help='instead: correlation by the number of references (figure 3)',
   )
-  parser.set_defaults(run_subcommand=_overrating)
 
 
 def _add_rule(parser: argparse.ArgumentParser) -> None:
@@ -136,7 +138,7 @@ def _add_rule(parser: argparse.ArgumentParser) -> None:
     '--statistic',
     choices=('pearson', 'spearman', 'kendall'),
     default='pearson',
-    help='of agreement with people (default: %(default)s)',
+    help='of agreement with human ratings (default: %(default)s)',
   )
   parser.add_argument(
     '--level',
@@ -201,12 +203,12 @@ def _number(value: float | None, digits: int = 4) -> str:
 
 
 def _interval(entry: dict[str, Any], digits: int = 4) -> list[str]:
-  found = entry['interval']
-  if found is None:
+  interval = entry['interval']
+  if interval is None:
     return ['-', '-']
   return [
-    f'[{found["low"]:.{digits}f}, {found["high"]:.{digits}f}]',
-    f'{found["rank_low"]}-{found["rank_high"]}',
+    f'[{interval["low"]:.{digits}f}, {interval["high"]:.{digits}f}]',
+    f'{interval["rank_low"]}-{interval["rank_high"]}',
   ]
 
 
@@ -219,15 +221,20 @@ def _beta(fit: dict[str, Any] | None) -> str:
 
 def _cost(entry: dict[str, Any]) -> list[str]:
   return [
-    _number(entry[cost], 3) + ('*' if entry[f'pareto_{cost}'] else '')
-    for cost in ('seconds', 'parameters')
+    ('-' if entry[cost] is None else format(entry[cost], shown))
+    + ('*' if entry[f'pareto_{cost}'] else '')
+    for cost, shown in (('seconds', '.3f'), ('parameters', ',.12g'))
   ]
 
 
 def _rank_tables(value: dict[str, Any], costs: bool) -> str:
+  from t5score_jax.leaderboard import renewal
+
   rule = value['board']['rule']
   titles = ['seconds', 'parameters'] if costs else []
-  metrics = [
+  agreement = f'{rule["level"]} {rule["statistic"]}'
+  metrics = [['', 'metric', agreement, '95%', 'ranks', 'overrates', *titles]]
+  metrics += [
     [
       '' if m['rank'] is None else str(m['rank']),
       m['name'] + (' (published)' if m['kind'] == 'ensemble' else ''),
@@ -238,7 +245,9 @@ def _rank_tables(value: dict[str, Any], costs: bool) -> str:
     ]
     for m in value['metrics']
   ]
-  generators = [
+  best = value['best'] or 'score'
+  generators = [['', 'generator', best, '95%', 'ranks', 'rating', *titles]]
+  generators += [
     [
       '' if g['rank'] is None else str(g['rank']),
       g['name'],
@@ -249,22 +258,19 @@ def _rank_tables(value: dict[str, Any], costs: bool) -> str:
     ]
     for g in value['generators']
   ]
-  lines = [
-    *_table(
-      ['', 'metric', f'{rule["level"]} {rule["statistic"]}', '95%', 'ranks']
-      + ['overrates', *titles],
-      metrics,
-    ),
-    '',
-    *_table(
-      ['', 'generator', value['best'] or 'score', '95%', 'ranks', 'rating']
-      + titles,
-      generators,
-    ),
-  ]
+  lines = []
+  for rows, missing in (
+    (metrics, 'no metrics: `t5score board add-metric` adds one'),
+    (generators, 'no generators: `t5score board add-generator` adds one'),
+  ):
+    lines += [_board_parser.lay_out(rows) if len(rows) > 1 else missing, '']
+  if not value['board']['rated']:
+    lines += ['no human ratings: `t5score board add-human` adds them', '']
+  del lines[-1]
   fitted = value['ensemble']
   if fitted:
     lines += ['', *_ensemble_lines(fitted)]
+  lines += [f'warning: {warning}' for warning in renewal.warnings(value)]
   lines += [f'note: {note}' for note in value['notes']]
   return '\n'.join(lines)
 
@@ -283,69 +289,44 @@ def _ensemble_lines(fitted: dict[str, Any]) -> list[str]:
   ]
 
 
-def _table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
-  """Columns side by side; the first two to the left, numbers to the right."""
-  everything = [header, *rows]
-  widths = [max(map(len, column)) for column in zip(*everything, strict=True)]
-  return [
-    '  '.join(
-      cell.ljust(width) if n == 1 else cell.rjust(width)
-      for n, (cell, width) in enumerate(zip(row, widths, strict=True))
-    ).rstrip()
-    for row in everything
-  ]
-
-
 def _ensemble(args: argparse.Namespace) -> None:
-  from t5score_jax.leaderboard import renewal, store
+  from t5score_jax.leaderboard import renewal, reuse, store
 
+  new = args.input or args.scores_table
   if args.input and args.scores_table:
     raise UsageError('give --input or --scores-table')
-  if args.input or args.scores_table:
+  if new:
     _usage.refuse(args, ['format'], 'is not for scores, which are JSONL')
   else:
     _usage.refuse(args, ['output'], 'is for --input and --scores-table')
-  _usage.fill(args, {'format': 'table', 'output': '-'})
-  files.check_not_input(args.output, [args.input, args.scores_table])
+  output = args.output or '-'
+  _usage.check_writable(output, [new])
   with store.Store(args.board) as board:
     value = renewal.current(board)
     versions = board.versions()
     if not versions:
-      raise ValueError(
+      raise InputError(
         f'{args.board}: no ensemble: {"; ".join(value["notes"])}'
       )
     number = args.version or versions[-1].version
     chosen = next((v for v in versions if v.version == number), None)
     if chosen is None:
-      raise ValueError(
+      raise InputError(
         f'{args.board}: no version {number} of the ensemble; there are 1 to'
         f' {versions[-1].version}'
       )
-    if args.input or args.scores_table:
-      from t5score_jax.leaderboard import reuse
-
-      reuse.score_with(
-        board, chosen, args.input, args.scores_table, args.output
-      )
+    if new:
+      reuse.score_with(board, chosen, args.input, args.scores_table, output)
       return
   fitted = value['ensemble']
   current = fitted is not None and fitted['version'] == number
   if args.format == 'json':
     document = {
-      'version': number,
-      'created': chosen.created,
-      'cause': chosen.cause,
-      'signature': chosen.signature,
-      'ensemble': dict(chosen.ensemble),
+      **chosen.to_json(),
       'leave_one_out': fitted['leave_one_out'] if current else None,
       'ablation': fitted['ablation'] if current else None,
       'versions': [
-        {
-          'version': v.version,
-          'created': v.created,
-          'cause': v.cause,
-          'signature': v.signature,
-        }
+        {n: x for n, x in v.to_json().items() if n != 'ensemble'}
         for v in versions
       ],
     }
@@ -386,7 +367,7 @@ def _overrating(args: argparse.Namespace) -> None:
     return
   roles = value['overrating']
   if args.role and args.role not in roles:
-    raise ValueError(
+    raise InputError(
       f'{args.board}: no human role {args.role!r}; there are:'
       f' {", ".join(roles) or "none"}'
     )
@@ -395,32 +376,26 @@ def _overrating(args: argparse.Namespace) -> None:
     _board_parser.say_json(chosen)
     return
   if not chosen:
-    raise ValueError(f'{args.board}: no generator of human texts is rated')
+    raise InputError(f'{args.board}: no generator of human texts is rated')
   for role, fits in chosen.items():
-    rows = [
-      [str(fit['rows']), name, _beta(fit)]
-      for name, fit in sorted(fits.items(), key=lambda item: item[1]['beta'])
-    ]
-    _board_parser.say(
-      '\n'.join(_table(['outputs', f'role {role}', 'beta_0 90%'], rows))
-    )
+    ordered = sorted(fits.items(), key=lambda item: item[1]['beta'])
+    rows = [[str(fit['rows']), name, _beta(fit)] for name, fit in ordered]
+    _board_parser.say_table([['outputs', f'role {role}', 'beta_0 90%'], *rows])
 
 
 def _references(value: dict[str, Any], format: str) -> None:
-  found = value['references']
+  curves = value['references']
   if format == 'json':
-    _board_parser.say_json(found)
+    _board_parser.say_json(curves)
     return
-  if not found:
-    raise ValueError(
+  if not curves:
+    raise InputError(
       'no metric was run with each of several references: this board has'
       ' scores without references'
     )
-  sizes = sorted({int(n) for curve in found.values() for n in curve})
+  sizes = sorted({int(n) for curve in curves.values() for n in curve})
   rows = [
     ['', name, *(_number(curve.get(str(n))) for n in sizes)]
-    for name, curve in found.items()
+    for name, curve in curves.items()
   ]
-  _board_parser.say(
-    '\n'.join(_table(['', 'references', *map(str, sizes)], rows))
-  )
+  _board_parser.say_table([['', 'references', *map(str, sizes)], *rows])

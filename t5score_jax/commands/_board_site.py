@@ -8,15 +8,15 @@ import sys
 import threading
 from typing import Any
 
-from t5score_jax.commands import _board_parser, _usage
+from t5score_jax.commands import _board_parser, _http, _usage
 from t5score_jax.errors import UsageError
 
 _SERVE = """
 Serves the board's pages, and takes submissions: by a form, and by the API that
 /openapi.json describes. Submissions need a token, by role: `generator` submits
 generators, `metric` metrics as well, `admin` ratings as well. They become jobs,
-which a process of its own works off in order. Executables run isolated, or not
-at all (docs/billboards.md). The server speaks HTTP: put a proxy with TLS before
+which a worker process runs in order. Executables run isolated, or not at all
+(docs/billboards.md). The server speaks HTTP: put a proxy with TLS in front of
 it.
 """
 
@@ -37,52 +37,46 @@ examples:
 
 def add_subcommands(subparsers: Any) -> None:
   """Declares `build` and `serve`."""
-  parser = subparsers.add_parser(
+  parser = _board_parser.subcommand(
+    subparsers,
     'build',
-    help='write the board as a static site',
-    description=_BUILD,
-    epilog='example:\n  t5score board build zh-en.db site/\n',
-    formatter_class=argparse.RawDescriptionHelpFormatter,
+    _build,
+    'write the board as a static site',
+    _BUILD,
+    'example:\n  t5score board build zh-en.db site/\n',
   )
-  parser.add_argument('board', metavar='BOARD.db')
   parser.add_argument('folder', metavar='DIR', help='a folder to make')
-  parser.set_defaults(run_subcommand=_build)
 
-  parser = subparsers.add_parser(
+  parser = _board_parser.subcommand(
+    subparsers,
     'serve',
-    help='serve the board and take submissions',
-    description=_SERVE,
-    epilog=_SERVE_EXAMPLES,
-    formatter_class=argparse.RawDescriptionHelpFormatter,
+    _serve,
+    'serve the board and take submissions',
+    _SERVE,
+    _SERVE_EXAMPLES,
   )
-  parser.add_argument('board', metavar='BOARD.db')
-  parser.add_argument(
-    '--host', default='127.0.0.1', help='(default: %(default)s)'
-  )
-  parser.add_argument(
-    '--port', type=int, default=8000, help='(default: %(default)s; 0: any)'
-  )
+  _http.add_address(parser)
   parser.add_argument(
     '--new-token',
     metavar='NAME:ROLE',
-    help='make a token, print it, and end; it is told this once',
+    help='make a token, print it (only this once), and exit',
   )
   parser.add_argument(
-    '--revoke', metavar='NAME', help='take a token back, and end'
+    '--revoke', metavar='NAME', help='revoke a token, and exit'
   )
   parser.add_argument(
     '--upload-limit',
     type=_usage.positive,
     default=64,
     metavar='MIB',
-    help='of one upload (default: %(default)s)',
+    help='limit of one upload (default: %(default)s)',
   )
   parser.add_argument(
     '--quota',
     type=_usage.positive,
     default=1024,
     metavar='MIB',
-    help='of all uploads that wait (default: %(default)s)',
+    help='limit of all pending uploads (default: %(default)s)',
   )
   parser.add_argument(
     '--rate',
@@ -95,7 +89,6 @@ def add_subcommands(subparsers: Any) -> None:
   parser.add_argument(
     '--no-commands', action='store_true', help='accept no executables'
   )
-  parser.set_defaults(run_subcommand=_serve)
 
 
 def _build(args: argparse.Namespace) -> None:
@@ -133,8 +126,6 @@ def _serve(args: argparse.Namespace) -> None:
 
 
 def _run_server(args: argparse.Namespace) -> None:
-  import uvicorn
-
   from t5score_jax.leaderboard.web import sandbox, server
 
   commands = not args.no_commands
@@ -154,49 +145,29 @@ def _run_server(args: argparse.Namespace) -> None:
       commands=commands,
     ),
   )
-  running = uvicorn.Server(
-    uvicorn.Config(
-      app,
-      host=args.host,
-      port=args.port,
-      log_level='warning',
-      server_header=False,
-      limit_concurrency=200,
-      timeout_keep_alive=10,
-      proxy_headers=False,
-    )
-  )
   over = threading.Event()
   keeper = threading.Thread(target=_keep_worker, args=(args.board, over))
   keeper.start()
-  threading.Thread(target=_announce, args=(running, over), daemon=True).start()
   try:
-    running.run()
+    _http.run(app, args.host, args.port, limit_concurrency=200)
   finally:
     over.set()
     keeper.join()
 
 
-def _announce(running: Any, over: threading.Event) -> None:
-  """Says where the server listens, once it does."""
-  while not running.started and not over.wait(0.05):
-    pass
-  for listening in running.servers if running.started else ():
-    for each in listening.sockets:
-      host, port = each.getsockname()[:2]
-      shown = f'[{host}]' if ':' in host else host
-      print(f'http://{shown}:{port}/ (Ctrl-C ends)', flush=True)
-
-
 def _keep_worker(board: str, over: threading.Event) -> None:
-  """Runs the worker, and a new one where it dies."""
+  """Runs the worker, and a new one if it dies."""
   command = [sys.executable, '-m', 't5score_jax.leaderboard.web.jobs', board]
   while not over.is_set():
-    worker = subprocess.Popen(command, start_new_session=True)
+    # The worker ends when this process does, however it does: then the pipe is
+    # closed.
+    worker = subprocess.Popen(
+      command, stdin=subprocess.PIPE, start_new_session=True
+    )
     while worker.poll() is None and not over.wait(0.2):
       pass
     if worker.poll() is None:
-      # What it does is done again when the server is back.
+      # Its job is run again by the next server.
       worker.terminate()
       worker.wait()
     else:

@@ -1,4 +1,4 @@
-"""The arguments of `t5score correlate`, and what they ask.
+"""The arguments of `t5score correlate`, and the configuration they define.
 
 Not a verb by itself (hence the underscore).
 """
@@ -9,20 +9,22 @@ import argparse
 import dataclasses
 from collections.abc import Sequence
 
-from t5score_jax.commands import _score_files, _usage
+from t5score_jax.commands import _correlate_texts, _score_files, _usage
 from t5score_jax.data import humans
 from t5score_jax.data import tables as data_tables
 from t5score_jax.errors import UsageError
 from t5score_jax.evaluation import config, correlation, darr, permutation
 from t5score_jax.evaluation.readers import layouts, mqm
-from t5score_jax.evaluation.reports import plots, tables
+from t5score_jax.evaluation.reports import plots
 
 REPORTS = ('wmt20', 'categories')
-# What the parser leaves at None, so that `settle` knows what was given.
+# The parser leaves these at None, so that `settle` sees which were given.
 _DEFAULTS = {
   'level': 'segment',
+  'system_scores': 'official',
   'stat': 'pearson',
   'group': 'none',
+  'constant_groups': 'skip',
   'by': 'lp',
   'min_gap': darr.MIN_GAP,
   'ties': 'discordant',
@@ -32,9 +34,10 @@ _DEFAULTS = {
   'swap': 'both',
   'normalise': 'z',
 }
-# Options that neither report has anything to do with.
+# Options that concern neither report.
 _NOT_OF_ANY_REPORT = (
-  *('level', 'stat', 'group', 'pairs', 'min_gap', 'ties', 'exclude_outliers'),
+  *('level', 'stat', 'system_scores', 'group', 'constant_groups', 'pairs'),
+  *('min_gap', 'ties', 'exclude_outliers'),
   *('top_k', 'unit', 'baseline', 'test', 'permutations', 'swap'),
   *('no_early_stop', 'plot', 'plot_kind'),
 )
@@ -42,6 +45,7 @@ _NOT_OF_REPORTS = {
   'wmt20': (
     *_NOT_OF_ANY_REPORT,
     *('human', 'by', 'exclude_systems', 'loose_names', 'normalise'),
+    *('model', 'hypotheses', 'references', 'source', 'input'),
   ),
   'categories': (
     *_NOT_OF_ANY_REPORT,
@@ -62,19 +66,23 @@ gzipped or not:
 Files are joined on the columns language_pair (or lp), system and segment (or
 seg_id, sid); --columns names them otherwise. NAME=FILE gives the one column of
 scores the name NAME. A bad row is an error that names it; an entry that some
-metric lacks is one too, unless --intersect leaves it out and says how many.
+metric lacks is one too, unless --intersect leaves it out; then it is counted.
+Or texts (-t, -r, -s, --input as for `t5score score`) are scored with every -m;
+the human scores are then in a FILE, or in a column of --input.
+
 Metrics called NAME@1, NAME@2, ... are folds: a row has their mean and standard
 deviation.
 """
 
-EXAMPLES = """
+EPILOG = """
 examples:
+  t5score correlate --input rated.jsonl --human rating -m chrf -m t5score-tiny
   t5score correlate human.tsv bleu=bleu.jsonl ours=ours.jsonl \\
       --human mqm --metrics bleu,ours --stat pearson
   t5score correlate bleu=bleu.jsonl ours=ours.jsonl --metrics bleu,ours \\
       --stat darr --pairs darr.tsv.gz --bootstrap 1000 --baseline bleu
   t5score correlate da.tsv ours=ours.jsonl --human z --metrics ours \\
-      --level system --stat pearson --format markdown
+      --level system --stat pearson --table markdown
   t5score correlate mqm.tsv bleu=bleu.jsonl ours=ours.jsonl --human mqm \\
       --stat calibrated-accuracy --group item --test permutation
   t5score correlate wmt23/ --language-pair en-de --human mqm \\
@@ -90,28 +98,15 @@ exit code: 0 measured; 1 the run failed; 2 the command line is wrong
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
   """Declares the verb's arguments."""
-  parser.description = DESCRIPTION
-  parser.epilog = EXAMPLES
-  parser.formatter_class = argparse.RawDescriptionHelpFormatter
   _add_files(parser)
-  _add_statistic(parser.add_argument_group('what is measured'))
-  _add_tests(parser.add_argument_group('is a difference real?'))
+  _correlate_texts.add_arguments(parser)
+  _add_statistic(parser.add_argument_group('statistic'))
+  _add_tests(parser.add_argument_group('significance'))
   _add_reports(parser.add_argument_group('reports and pictures'))
-  output = parser.add_argument_group('output')
-  output.add_argument(
-    '--format',
-    choices=tables.FORMATS,
-    default='table',
-    help='how to print (default: %(default)s)',
-  )
-  output.add_argument(
-    '--digits',
-    type=_usage.decimals,
-    metavar='N',
-    help='decimals (default: 4; 1 in --report wmt20, which is times 100)',
-  )
-  output.add_argument(
-    '-o', '--output', metavar='FILE', default='-', help='where to write'
+  _score_files.add_output(
+    parser.add_argument_group('output'),
+    None,
+    'decimals (default: 4; 1 in --report wmt20, which is times 100)',
   )
 
 
@@ -145,7 +140,7 @@ def _add_statistic(group: argparse._ArgumentGroup) -> None:
   group.add_argument(
     '--level',
     choices=config.LEVELS,
-    help='what is correlated (default: segment)',
+    help='level of the correlation (default: segment)',
   )
   group.add_argument(
     '--stat',
@@ -156,10 +151,24 @@ def _add_statistic(group: argparse._ArgumentGroup) -> None:
     '(WMT24) (default: pearson)',
   )
   group.add_argument(
+    '--system-scores',
+    choices=('official', 'means'),
+    help="systems' scores of a folder of mt-metrics-eval: its .sys.score "
+    'files, or the means of its .seg.score files, which can be resampled '
+    '(default: official)',
+  )
+  group.add_argument(
     '--group',
     choices=correlation.GROUPINGS,
     help='segment level: pool all entries, or average over items (segments) '
     'or systems (default: none)',
+  )
+  group.add_argument(
+    '--constant-groups',
+    choices=correlation.CONSTANT_RULES,
+    help='with --group: leave out items or systems in which human or metric '
+    "scores do not vary, mt-metrics-eval's default, or count them as 0, its "
+    'other rule (default: skip)',
   )
   group.add_argument(
     '--by',
@@ -201,15 +210,15 @@ def _add_statistic(group: argparse._ArgumentGroup) -> None:
   group.add_argument(
     '--top-k',
     metavar='N[,N...]',
-    help='only the N systems that people like best, by language pair; several '
-    "numbers give a row each (T5Score's Figure 6)",
+    help='only the N systems with the best human mean, by language pair; '
+    "several numbers give a row each (T5Score's Figure 6)",
   )
 
 
 def _add_tests(group: argparse._ArgumentGroup) -> None:
   group.add_argument(
     '--bootstrap',
-    type=_usage.count,
+    type=_usage.resamples,
     metavar='N',
     help='resamples of the segments for 95%% intervals and comparisons '
     '(default: none, or 1000 with --baseline and --test bootstrap)',
@@ -217,8 +226,8 @@ def _add_tests(group: argparse._ArgumentGroup) -> None:
   group.add_argument(
     '--unit',
     choices=('segment', 'pair'),
-    help='what is drawn for darr: segments with all their pairs, or pairs as '
-    'WMT did (default: segment)',
+    help='unit of resampling for darr: segments with all their pairs, or '
+    'single pairs as in WMT (default: segment)',
   )
   group.add_argument(
     '--baseline',
@@ -242,7 +251,9 @@ def _add_tests(group: argparse._ArgumentGroup) -> None:
     '--swap',
     choices=permutation.UNITS,
     help='what --test permutation swaps: both is PERM-BOTH, each entry by '
-    'itself; whole systems; whole segments (default: both). '
+    'itself; systems: the segment scores of whole systems; whole segments; '
+    "system-scores: one score per system, standardised over systems: WMT's "
+    'test at the system level (default: both; system-scores without segments). '
     'calibrated-accuracy swaps pairs of translations instead, as WMT24 did',
   )
   group.add_argument(
@@ -288,7 +299,7 @@ def _add_reports(group: argparse._ArgumentGroup) -> None:
   group.add_argument(
     '--plot',
     metavar='FILE',
-    help='draw to FILE.png or FILE.svg (needs matplotlib)',
+    help='draw to FILE.png, .svg or .pdf (needs matplotlib)',
   )
   group.add_argument(
     '--plot-kind',
@@ -300,10 +311,10 @@ def _add_reports(group: argparse._ArgumentGroup) -> None:
 
 
 def settle(args: argparse.Namespace) -> None:
-  """Refuses options that would do nothing, and fills in the defaults.
+  """Refuses options without effect, and fills in the defaults.
 
   Raises:
-    UsageError: An option was given that the others leave without effect.
+    UsageError: An option was given that has no effect beside the others.
   """
   if args.report:
     _usage.refuse(
@@ -317,6 +328,17 @@ def settle(args: argparse.Namespace) -> None:
     ('data', args.report == 'wmt20', '--report wmt20'),
     ('normalise', args.report == 'categories', '--report categories'),
     ('plot_kind', args.plot, '--plot'),
+    (
+      'constant_groups',
+      args.group not in (None, 'none')
+      and args.stat not in ('accuracy', *config.SPECIAL),
+      'correlations with --group item or system',
+    ),
+    (
+      'system_scores',
+      args.level == 'system' and args.stat not in config.SPECIAL,
+      "correlations with --level system in mt-metrics-eval's folder",
+    ),
     ('pairs', ranked, '--stat darr'),
     ('ties', ranked, '--stat darr'),
     ('min_gap', ranked and not args.pairs, '--stat darr without --pairs'),
@@ -347,7 +369,7 @@ def top_k(args: argparse.Namespace) -> list[int]:
   if args.top_k is None:
     return []
   numbers = []
-  for text in _score_files.split_names(args.top_k) or ['']:
+  for text in _usage.split_names(args.top_k) or ['']:
     if not text.isdecimal() or int(text) < 2:
       raise UsageError(
         f'--top-k takes numbers, not {text!r}: 2 or more, commas between'
@@ -359,10 +381,12 @@ def top_k(args: argparse.Namespace) -> list[int]:
 
 
 def check_metrics(args: argparse.Namespace, metrics: Sequence[str]) -> None:
-  """Raises UsageError where an option names a metric that is not measured."""
+  """Raises UsageError for a metric that comes twice, or is not measured."""
+  if len(set(metrics)) != len(metrics):
+    raise UsageError(f'a metric is named twice: {", ".join(metrics)}')
   for flag, names in (
     ('--baseline', [args.baseline] if args.baseline is not None else []),
-    ('--unsupervised', _score_files.split_names(args.unsupervised or '')),
+    ('--unsupervised', _usage.split_names(args.unsupervised)),
   ):
     for name in names:
       if name not in metrics:
@@ -372,26 +396,19 @@ def check_metrics(args: argparse.Namespace, metrics: Sequence[str]) -> None:
         )
 
 
-def _pairs(args: argparse.Namespace) -> darr.NamedPairs | None:
-  if not args.pairs:
-    return None
-  named = darr.read_pairs(args.pairs)
-  return darr.with_plain_systems(named) if args.loose_names else named
-
-
 def agreement_config(args: argparse.Namespace) -> config.AgreementConfig:
-  """What the command line asks.
+  """The configuration of the report.
 
   Raises:
     UsageError: The arguments contradict each other.
-    files.RecordError: The ranked pairs are not as they must be.
+    files.RecordError: The file of ranked pairs has a fault.
   """
   if args.stat == 'darr' and not (args.pairs or args.human):
     raise UsageError(
       '--stat darr needs --pairs FILE or --human COL with raw ratings'
     )
   if args.stat != 'darr' and not args.human:
-    raise UsageError('--human COL says which column holds human scores')
+    raise UsageError('no human scores: name their column with --human COL')
   if args.by == 'none' and args.pairs:
     raise UsageError(
       '--by none pools human scores; ranked pairs are measured --by lp'
@@ -408,6 +425,7 @@ def agreement_config(args: argparse.Namespace) -> config.AgreementConfig:
       level=args.level,
       statistic=args.stat,
       group=args.group,
+      constant=args.constant_groups,
       ties=args.ties,
       min_gap=args.min_gap,
       exclude=args.exclude_systems,
@@ -423,8 +441,13 @@ def agreement_config(args: argparse.Namespace) -> config.AgreementConfig:
       early_stop=not args.no_early_stop,
       unsupervised=None
       if args.unsupervised is None
-      else tuple(_score_files.split_names(args.unsupervised)),
+      else tuple(_usage.split_names(args.unsupervised)),
       intersect=args.intersect,
     )
-  # What is in the file is not the command line's fault.
-  return dataclasses.replace(result, pairs=_pairs(args))
+  if not args.pairs:
+    return result
+  # A fault of the file is not one of the command line.
+  pairs = darr.read_pairs(args.pairs)
+  if args.loose_names:
+    pairs = darr.with_plain_systems(pairs)
+  return dataclasses.replace(result, pairs=pairs)

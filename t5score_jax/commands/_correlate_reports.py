@@ -10,17 +10,23 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from t5score_jax.commands import _correlate_arguments, _score_files
-from t5score_jax.errors import UsageError
+from t5score_jax.commands import _correlate_arguments, _score_files, _usage
+from t5score_jax.errors import InputError, UsageError
 from t5score_jax.evaluation import (
   agreement,
   correlation,
-  preparation,
   scores,
+  selection,
 )
 from t5score_jax.evaluation.config import AgreementConfig
 from t5score_jax.evaluation.readers import layouts, mqm
-from t5score_jax.evaluation.reports import plots, tables, wmt20, wmt20_tables
+from t5score_jax.evaluation.reports import (
+  plots,
+  tables,
+  wmt20,
+  wmt20_data,
+  wmt20_tables,
+)
 
 
 def wmt20_report(args: argparse.Namespace) -> str:
@@ -28,28 +34,24 @@ def wmt20_report(args: argparse.Namespace) -> str:
 
   Raises:
     UsageError: The arguments contradict each other.
-    files.RecordError: Something in a file is not as it must be.
+    files.RecordError: A file has a fault.
   """
   if not args.data:
     raise UsageError('--report wmt20 needs --data DIR')
   own: dict[str, list[scores.ScoreTable]] = {}
   options = _score_files.layout_options(args)
-  for name, path in _score_files.split_files(args.files):
+  for name, path in _usage.split_files(args.files):
     if name is None:
       raise UsageError(f'--report wmt20 takes NAME=FILE, not {path!r}')
     own.setdefault(name, []).extend(layouts.read(path, [name], options, name))
-  metrics = _score_files.split_names(args.metrics or '') or [
-    *wmt20.DEFAULT_METRICS,
-    *own,
-  ]
-  if len(set(metrics)) != len(metrics):
-    raise UsageError(f'a metric is named twice: {", ".join(metrics)}')
+  metrics = _usage.split_names(args.metrics)
+  metrics = metrics or [*wmt20.DEFAULT_METRICS, *own]
   _correlate_arguments.check_metrics(args, metrics)
   unsupervised = [
     m for m in metrics if m not in wmt20.SUPERVISED and m not in own
   ]
   if args.unsupervised is not None:
-    unsupervised = _score_files.split_names(args.unsupervised)
+    unsupervised = _usage.split_names(args.unsupervised)
   settings = wmt20.Settings(
     tuple(metrics),
     tuple(unsupervised),
@@ -57,12 +59,12 @@ def wmt20_report(args: argparse.Namespace) -> str:
     args.seed,
     args.intersect,
   )
-  blocks, notes = wmt20.report(wmt20.Data(args.data, own), settings)
+  blocks, notes = wmt20.report(wmt20_data.Data(args.data, own), settings)
   return wmt20_tables.render_blocks(
     blocks,
     settings,
     notes,
-    args.format,
+    args.table,
     1 if args.digits is None else args.digits,
   )
 
@@ -88,7 +90,8 @@ def categories_report(
   errors: dict[tuple[str, str], list[float]] = {}
   for grid in grids:
     config = AgreementConfig(exclude=args.exclude_systems)
-    chosen = preparation.choose_systems(grid, config, notes)
+    chosen = selection.choose_systems(grid, config, notes)
+    where = grid.prefix
     for category in ('', *categories):
       gold = chosen.metrics[category] if category else chosen.human
       if not np.any(gold[~np.isnan(gold)]):
@@ -96,7 +99,10 @@ def categories_report(
         notes.append(f'{grid.language_pair}: no error of {what}')
         continue
       for metric in metrics:
-        value = mqm.category_error(gold, chosen.metrics[metric], args.normalise)
+        with correlation.note_constants(notes, metric, where):
+          value = mqm.category_error(
+            gold, chosen.metrics[metric], args.normalise
+          )
         errors.setdefault((metric, category), []).append(value)
   columns = [c for c in ('', *categories) if (metrics[0], c) in errors]
   title = (
@@ -109,7 +115,7 @@ def categories_report(
     metrics,
     [[float(np.mean(errors[m, c])) for c in columns] for m in metrics],
     notes,
-    args.format,
+    args.table,
     4 if args.digits is None else args.digits,
   )
 
@@ -163,9 +169,11 @@ def _panels(
   config = report.config
   panels = []
   for grid in grids:
-    chosen = preparation.choose_systems(grid, config, [])
+    if grid.language_pair not in report.columns:
+      continue  # It has no human judgments.
+    chosen = selection.choose_systems(grid, config, [])
     if np.isnan(chosen.human).all():
-      raise ValueError('a scatter plot needs human scores: --human COL')
+      raise InputError('a scatter plot needs human scores: --human COL')
     for name, values in chosen.metrics.items():
       cell = report.cells[name, grid.language_pair]
       both = ~np.isnan(chosen.human) & np.isfinite(values)

@@ -10,6 +10,7 @@ import argparse
 import difflib
 import logging
 import re
+import shlex
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -53,7 +54,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     default=[],
     metavar='VALUE',
     help='sets the macro or parameter NAME, as in --gin.TRAIN_STEPS=1000 or '
-    '--gin.loop.Cadence.log_every=10',
+    '--gin.loop.Intervals.log_every=10',
   )
   parser.add_argument(
     '--gin_search_paths',
@@ -135,7 +136,7 @@ def _texts(
   Raises:
     ConfigurationError: A file includes itself, perhaps by way of others.
   """
-  found: dict[Path, str] = {}
+  texts: dict[Path, str] = {}
   complete = True
 
   def read(name: str, above: tuple[Path, ...]) -> None:
@@ -144,7 +145,7 @@ def _texts(
     path = next((path.resolve() for path in paths if path.is_file()), None)
     if path in above:
       raise ConfigurationError(_circle([*above[above.index(path) :], path]))
-    if path in found:
+    if path in texts:
       return
     try:
       text = path.read_text('utf-8') if path else None
@@ -153,13 +154,13 @@ def _texts(
     if path is None or text is None:
       complete = False
       return
-    found[path] = re.sub(r'(?m)^\s*#.*$', '', text)
-    for match in _INCLUDE.finditer(found[path]):
+    texts[path] = re.sub(r'(?m)^\s*#.*$', '', text)
+    for match in _INCLUDE.finditer(texts[path]):
       read(match[2], (*above, path))
 
   for name in gin_files:
     read(name, ())
-  return list(found.values()), complete
+  return list(texts.values()), complete
 
 
 def _circle(paths: Sequence[Path]) -> str:
@@ -192,6 +193,25 @@ def phases(
     )
 
   return configure_phase
+
+
+def train_command(gin_files: Sequence[str], bindings: Sequence[str]) -> str:
+  """The command of `t5score train` for a shell.
+
+  Args:
+    gin_files: Files, in order.
+    bindings: NAME=VALUE each.
+  """
+  words = [f'--gin_file={file}' for file in gin_files]
+  words += [f'--gin.{binding}' for binding in bindings]
+  return ' '.join(['t5score', 'train', *map(_quoted, words)])
+
+
+def _quoted(word: str) -> str:
+  """A word for a shell; in double quotes if that suffices, to be readable."""
+  if "'" in word and not re.search(r'["$`\\!]', word):
+    return f'"{word}"'
+  return shlex.quote(word)
 
 
 def packaged_folder() -> Path:

@@ -1,40 +1,76 @@
-"""The metric of a command line: its flags, its options, and loading it.
+"""Flags that choose a metric, its options, and loading it.
 
-Shared by every verb that scores. Metrics declare their flags themselves;
-`metrics/registry.py` resolves names and folders. Nothing here imports JAX
-before a metric is loaded.
+Metrics declare their flags themselves; `metrics/registry.py` resolves names and
+folders. Nothing here imports JAX before a metric is loaded.
 
-Not a verb by itself (hence the underscore).
+Not a verb itself (hence the underscore).
 """
 
 from __future__ import annotations
 
 import argparse
-import ast
 import contextlib
-from collections.abc import Iterator, Mapping
+import dataclasses
+import os
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from t5score_jax.checkpoints import kinds
 from t5score_jax.commands import _usage
-from t5score_jax.errors import OptionError, UsageError
+from t5score_jax.data import numbers, tables
+from t5score_jax.errors import UsageError
 from t5score_jax.metrics import base, registry
 
 DTYPES = base.COMMON_FLAGS['dtype']['choices']
 _MODEL, _SPREAD = 'model', 'spread'
 _TYPES = {'positive': _usage.positive, 'int': int, 'float': float, 'str': str}
 
-UsageError = UsageError
-positive = _usage.positive
+
+@dataclasses.dataclass(frozen=True)
+class Chosen:
+  """A metric of the command line, not loaded yet.
+
+  Attributes:
+    label: Its name in tables, unique among those chosen.
+    model: As for `load`.
+    metric: As for `load`.
+    options: As for `load`.
+  """
+
+  label: str
+  model: str | None
+  metric: str | None
+  options: dict[str, Any]
+
+  @property
+  def spreads(self) -> bool:
+    """Whether many processes can share the work of this metric."""
+    metric = registry.choose(self.model, self.metric, _MODEL in self.options)
+    return _SPREAD in registry.options_of(metric.metric)
+
+  def check(self) -> None:
+    """Checks without loading; see `check`."""
+    check(self.model, self.options, self.metric)
+
+  def load(self) -> base.Metric:
+    """Loads the metric; see `load`."""
+    return load(self.model, self.options, self.metric)
 
 
-def add_choice(group: Any, required: bool = False) -> None:
+def add_choice(
+  group: Any,
+  required: bool = False,
+  several: bool = False,
+  named: bool = True,
+) -> None:
   """Declares -m, --metric and --option.
 
   Args:
     group: A parser, or a group of one.
     required: Whether -m has to be given.
+    several: Whether -m may be repeated; `chosen` then reads the arguments.
+    named: Whether there is --metric; METRIC=PATH means the same.
   """
   default = '' if required else f' (default: {registry.DEFAULT_MODEL})'
   lexical = registry.available_metrics(without_model=True)
@@ -45,17 +81,22 @@ def add_choice(group: Any, required: bool = False) -> None:
     metavar='NAME_OR_PATH',
     required=required,
     help='an embedded model, a model folder, a MODEL_DIR or checkpoint of '
-    'training, whose files tell which metric it is a model of; '
+    'training, whose files say which metric reads it; '
     f'an encoder with --metric {" or ".join(encoders)}; '
-    f'or a metric without a model: {", ".join(lexical)}. A folder that is '
-    f'called like a metric is ./NAME{default}',
+    f'or a metric without a model: {", ".join(lexical)}. A folder with '
+    f'the name of a metric is ./NAME{default}'
+    + ('; repeatable, METRIC=PATH names the metric' if several else ''),
+    action='append' if several else _usage.Once,
   )
-  group.add_argument(
-    '--metric',
-    metavar='METRIC',
-    help=f'one of {", ".join(registry.available_metrics())}, or a variant '
-    '(chrf++, rouge2); -m is then its model (default: follows from -m)',
-  )
+  if named:
+    group.add_argument(
+      '--metric',
+      metavar='METRIC',
+      help=f'one of {", ".join(registry.available_metrics())}, or a variant '
+      '(chrf++, rouge2); -m is then its model (default: follows from -m)',
+    )
+  else:
+    group.set_defaults(metric=None)
   group.add_argument(
     '--option',
     action='append',
@@ -103,13 +144,13 @@ def metric_options(args: argparse.Namespace) -> dict[str, Any]:
   """The options of the metric that were given, by name.
 
   Raises:
-    UsageError: Arguments contradict each other, or -m is an encoder and no
-      metric is named.
+    OptionError: -m is an encoder and no metric is named.
+    UsageError: Arguments contradict each other.
   """
   metric = getattr(args, 'metric', None)
   texts = [text.partition('=') for text in args.option]
   own = any(name == _MODEL for name, *_ in texts)
-  _choose(args.model, metric, own)
+  registry.choose(args.model, metric, own)
   flags = _flags()
   given = {
     name: value
@@ -147,11 +188,15 @@ def refuse(args: argparse.Namespace, why: str) -> None:
 
 
 def literal(text: str) -> Any:
-  """A number, True, False or None where it looks like one, else the text."""
-  try:
-    return ast.literal_eval(text)
-  except (ValueError, SyntaxError):
-    return text
+  """A number, True, False or None if it looks like one, else the text."""
+  if text.lower() in ('true', 'false'):
+    return text.lower() == 'true'
+  if text == 'None':  # 'none' is a word of some options (idf).
+    return None
+  with contextlib.suppress(ValueError):
+    return numbers.integer(text)
+  number = numbers.parse(text)
+  return text if number is None else number
 
 
 def load(
@@ -168,44 +213,143 @@ def load(
   Raises:
     OSError: There is no such model.
     ValueError: The model is damaged.
-    UsageError: There is no such metric, it has no such option, or an option
+    OptionError: There is no such metric, it has no such option, or an option
       has an invalid value.
+    UsageError: The metric has no such flag.
   """
   choice, given = _given(model, options, metric)
-  with _explained(choice, metric):
+  with _other_metrics(choice, metric):
     return registry.load_metric(choice.metric, **given)
 
 
+def named(
+  text: str, options: Mapping[str, Any]
+) -> tuple[str, str, dict[str, Any]]:
+  """What one -m means where options are given by name, without flags.
+
+  Args:
+    text: A value of -m.
+    options: Options of the metric.
+
+  Returns:
+    Its name in tables, the metric, and all options with the model, checked as
+    `check` does.
+  """
+  metric, model = _separate(text)
+  check(model, options, metric)
+  choice = registry.choose(model, metric, _MODEL in options)
+  (label,) = _labels([(metric, model)], [text])
+  label = label.replace(os.sep, '-')
+  return label, choice.metric, {**choice.options, **options}
+
+
+def chosen(args: argparse.Namespace) -> list[Chosen]:
+  """The metrics that a repeatable -m, with --metric, means.
+
+  Of several metrics each gets the options that it has.
+
+  Raises:
+    OptionError: As for `metric_options`.
+    UsageError: Arguments contradict each other, or an option is for none of
+      the metrics.
+  """
+  texts: Sequence[str | None] = args.model or [None]
+  separate = [_separate(text) for text in texts]
+  if args.metric is not None and (len(texts) > 1 or separate[0][0]):
+    raise UsageError('--metric is for one -m; otherwise give -m METRIC=PATH')
+  labels = _labels([(m or args.metric, model) for m, model in separate], texts)
+  result = []
+  for label, (metric, model) in zip(labels, separate, strict=True):
+    metric = metric or args.metric
+    own = argparse.Namespace(**{**vars(args), 'model': model, 'metric': metric})
+    result.append(Chosen(label, model, metric, metric_options(own)))
+  return _share_options(result) if len(result) > 1 else result
+
+
+def _separate(text: str | None) -> tuple[str | None, str | None]:
+  """METRIC=PATH as metric and model; any other text is a model."""
+  name, equals, path = (text or '').partition('=')
+  if name and path and '/' not in name and registry.is_metric(name):
+    return name, path
+  return None, text
+
+
+def _labels(
+  choices: Sequence[tuple[str | None, str | None]],
+  texts: Sequence[str | None],
+) -> list[str]:
+  """Short names of metrics, or the arguments where these are not unique."""
+  short = [
+    metric or _usage.as_text(_short(os.path.normpath(model or 't5score')))
+    for metric, model in choices
+  ]
+  labels = [
+    name if short.count(name) == 1 else _usage.as_text(text or name)
+    for name, text in zip(short, texts, strict=True)
+  ]
+  for label in labels:
+    if labels.count(label) > 1:
+      raise UsageError(f'-m {label}: is given twice')
+  return labels
+
+
+def _short(path: str) -> str:
+  """The last name of a path; two of them where the last is any model's."""
+  folder, name = os.path.split(path)
+  # As `t5score fit` writes it.
+  if name == 'model':
+    name = os.path.join(os.path.basename(folder), name)
+  return name
+
+
+def _share_options(several: Sequence[Chosen]) -> list[Chosen]:
+  """Leaves each metric the options that it has."""
+  shared = []
+  used = set()
+  for one in several:
+    if _MODEL in one.options:
+      raise UsageError('--option model: give -m METRIC=PATH')
+    metric = registry.choose(one.model, one.metric).metric
+    own = registry.options_of(metric)
+    kept = {name: value for name, value in one.options.items() if name in own}
+    used |= set(kept)
+    shared.append(dataclasses.replace(one, options=kept))
+  for name in several[0].options:
+    if name not in used:
+      flag = _flags().get(name, f'--option {name}')
+      raise UsageError(f'{flag} is for none of the metrics')
+  return shared
+
+
 @contextlib.contextmanager
-def _explained(choice: registry.Choice, metric: str | None) -> Iterator[None]:
-  """Errors of loading as a command line has them."""
+def _other_metrics(
+  choice: registry.Choice, metric: str | None
+) -> Iterator[None]:
+  """Adds the names of the metrics to the error of a missing model."""
   try:
     yield
-  except (TypeError, registry.ChoiceError, OptionError) as error:
-    raise UsageError(str(error)) from error
   except FileNotFoundError as error:
     if metric is not None or Path(str(choice.model)).exists():
       raise
-    others = [m for m in registry.available_metrics() if m != 't5score']
+    metrics = registry.available_metrics(variants=True)
+    meant = str(error).endswith('?')
     raise FileNotFoundError(
-      f'{error}{"" if str(error).endswith("?") else "."} Other metrics: '
-      + ', '.join(others)
+      f'{error}{"" if meant else "."} Metrics:'
+      + tables.suggest('' if meant else str(choice.model), metrics)
     ) from error
 
 
 def check(
   model: str | None, options: Mapping[str, Any], metric: str | None = None
 ) -> None:
-  """Checks before the work, without loading, what is cheap to check.
-
-  That is the options' types, and whether the model exists.
+  """Checks without loading the options' types and whether the model exists.
 
   Raises:
     FileNotFoundError: There is no such model.
-    UsageError: As for `load`.
+    OptionError, UsageError: As for `load`.
   """
   choice, given = _given(model, options, metric)
-  with _explained(choice, metric):
+  with _other_metrics(choice, metric):
     registry.checked_options(choice.metric, given)
     if given.get(_MODEL) is not None:
       kinds.folder(given[_MODEL])
@@ -215,7 +359,7 @@ def _given(
   model: str | None, options: Mapping[str, Any], metric: str | None
 ) -> tuple[registry.Choice, dict[str, Any]]:
   """The choice, and all options with the model."""
-  choice = _choose(model, metric, _MODEL in options)
+  choice = registry.choose(model, metric, _MODEL in options)
   given = {**choice.options, **options}
   _check_flags(choice.metric, given)
   return choice, given
@@ -228,29 +372,17 @@ def model_folder(
 
   Raises:
     FileNotFoundError: There is no such model.
-    UsageError: As for `load`.
+    OptionError: As for `load`.
   """
-  choice = _choose(model, metric, _MODEL in options)
+  choice = registry.choose(model, metric, _MODEL in options)
   defaults = registry.options_of(choice.metric)
   chosen = {**defaults, **choice.options, **options}.get(_MODEL)
   return None if chosen is None else kinds.folder(chosen)
 
 
-def _choose(
-  model: str | None, metric: str | None, has_model: bool
-) -> registry.Choice:
-  try:
-    return registry.choose(model, metric, has_model)
-  except registry.ChoiceError as error:
-    raise UsageError(str(error)) from error
-
-
 def _check_flags(metric: str, given: Mapping[str, Any]) -> None:
   """Raises UsageError for a flag that is not the metric's."""
-  try:
-    accepted = registry.options_of(metric)
-  except registry.ChoiceError as error:
-    raise UsageError(str(error)) from error
+  accepted = registry.options_of(metric)
   every = _flags()
   flags = [flag for name, flag in every.items() if name in accepted]
   for name in given:

@@ -1,23 +1,25 @@
-"""How commands that read several files of records name them and their columns.
+"""How verbs that read several files of records name them and their columns.
 
     --input FILE [FIELD=COLUMN ...] [quoting=csv] [where:COLUMN=PATTERN,...]
 
-Not a verb by itself (hence the underscore).
+Not a verb itself (hence the underscore).
 """
 
 from __future__ import annotations
 
+import argparse
 import dataclasses
 import os
-import stat
 from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
 from t5score_jax.data import files, records, tables
 from t5score_jax.data.records import Segment
+from t5score_jax.errors import UsageError
 
 HELP = (
-  'TSV or JSONL records, after it what differs from `t5score score --input`: '
-  'FIELD=COLUMN, quoting=csv, where:COLUMN=PATTERN,... for some rows only '
+  'TSV or JSONL records, followed by what differs from `t5score score --input`'
+  ': FIELD=COLUMN, quoting=csv, where:COLUMN=PATTERN,... for some rows only '
   '(* is any text); repeatable'
 )
 
@@ -27,10 +29,10 @@ class RecordFile:
   """A file of records and how it is read.
 
   Attributes:
-    path: where.
-    columns: which column holds a field or a rating.
-    quoting: of TSV cells.
-    where: patterns by column, of which one must match.
+    path: Path of the file.
+    columns: Column of each field or rating whose name differs.
+    quoting: Quoting of TSV cells.
+    where: Patterns by column, one of which must match.
   """
 
   path: str
@@ -42,8 +44,8 @@ class RecordFile:
     """Reads the records.
 
     Raises:
-      RecordError: there are none, such as when `where` matches no row;
-        `records.stream_records` says what else.
+      RecordError: There are none, for example because `where` matches no row;
+        otherwise as `records.stream_records`.
     """
     empty = True
     for segment in records.stream_records(
@@ -57,7 +59,7 @@ class RecordFile:
       yield segment
     if empty:
       chosen = ' '.join(
-        f'where:{name}={",".join(found)}' for name, found in self.where.items()
+        f'where:{n}={",".join(w)}' for n, w in self.where.items()
       )
       raise files.RecordError(
         f'no row matches {chosen}; correct the pattern, or leave the file out'
@@ -67,20 +69,24 @@ class RecordFile:
       )
 
   def describe(self) -> dict[str, object]:
-    """What decides how it is read, JSON; not where it is."""
-    return {
-      'file': os.path.basename(self.path),
-      'columns': dict(self.columns),
-      'quoting': self.quoting,
-      'where': {name: list(found) for name, found in self.where.items()},
-    }
+    """How the file is read, as JSON; not where it is."""
+    described = dataclasses.asdict(self)
+    return {'file': os.path.basename(described.pop('path')), **described}
+
+
+def add_argument(
+  parser: argparse._ActionsContainer, flag: str, help: str = HELP, **more: Any
+) -> None:
+  """Declares a flag that takes FILE [NAME=VALUE ...]."""
+  metavar = ('FILE', 'NAME=VALUE')
+  parser.add_argument(flag, nargs='+', metavar=metavar, help=help, **more)
 
 
 def parse(words: Sequence[str], flag: str) -> RecordFile:
-  """Reads FILE [SETTING=VALUE ...].
+  """Parses FILE [SETTING=VALUE ...].
 
   Raises:
-    ValueError: a setting has another form, or `check_regular` says so.
+    UsageError: A setting has another form, or the file can't be read twice.
   """
   path, *settings = words
   check_regular(path, flag)
@@ -90,20 +96,20 @@ def parse(words: Sequence[str], flag: str) -> RecordFile:
   for setting in settings:
     name, equals, value = setting.partition('=')
     if not (name and equals and value):
-      raise ValueError(
+      raise UsageError(
         f'{flag} {path}: {setting!r} is not NAME=VALUE (repeat {flag} for '
         'another file)'
       )
     if name.startswith('where:'):
       if '=' in value:
-        raise ValueError(
-          f'{flag} {path}: {setting!r}: commas stand between patterns of one '
-          'column; give where:COLUMN=PATTERN once more for another'
+        raise UsageError(
+          f'{flag} {path}: {setting!r}: commas separate patterns of one '
+          'column; repeat where:COLUMN=PATTERN for another column'
         )
       where[name.removeprefix('where:')] = value.split(',')
     elif name == 'quoting':
       if value not in tables.QUOTING:
-        raise ValueError(
+        raise UsageError(
           f'{flag} {path}: quoting={value}; use one of '
           + ', '.join(tables.QUOTING)
         )
@@ -113,23 +119,26 @@ def parse(words: Sequence[str], flag: str) -> RecordFile:
   return RecordFile(path, columns, quoting, where)
 
 
+def parse_all(
+  given: Sequence[Sequence[str]] | None, flag: str
+) -> list[RecordFile]:
+  """Parses every use of a repeatable flag."""
+  return [parse(words, flag) for words in given or ()]
+
+
 def check_regular(path: str, flag: str) -> None:
-  """Makes sure that a file can be read twice, unless it isn't there at all.
+  """Checks that a file, unless it is missing, can be read twice.
 
   Raises:
-    ValueError: standard input, a pipe, a device or a folder: what was read
-      once would be missing, without a word, when it is read again.
+    UsageError: Standard input, a pipe or a device, of which a second reading
+      would silently lack what the first one took; or a folder.
   """
-  try:
-    mode = stat.S_IFIFO if path == '-' else os.stat(path).st_mode
-  except OSError:
-    return  # said where it is opened
-  if stat.S_ISREG(mode):
-    return
-  if stat.S_ISDIR(mode):
-    raise ValueError(f'{flag} {path}: is a folder; name the files in it')
+  if path != '-' and (os.path.isfile(path) or not os.path.exists(path)):
+    return  # What is missing is reported when it is opened.
+  if path != '-' and os.path.isdir(path):
+    raise UsageError(f'{flag} {path}: is a folder; name the files in it')
   what = 'standard input' if path == '-' else 'a pipe or device'
-  raise ValueError(
-    f'{flag} {path}: is {what}, and these files are read twice; write it into '
-    'a file, and give that'
+  raise UsageError(
+    f'{flag} {path}: is {what}, and these files are read twice; write it to a '
+    'file, and give that'
   )

@@ -1,4 +1,6 @@
-"""How `t5score correlate` and `t5score compare` name score files and columns.
+"""How `t5score correlate` and `t5score compare` read score files.
+
+What the files do not say about themselves, and how results are printed.
 
 Not a verb by itself (hence the underscore).
 """
@@ -6,21 +8,14 @@ Not a verb by itself (hence the underscore).
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterable
 
-from t5score_jax.commands import _usage
-from t5score_jax.data import tables as data_tables
-from t5score_jax.errors import UsageError
+from t5score_jax.commands import _text_files, _usage
+from t5score_jax.errors import InputError
+from t5score_jax.evaluation import scores
 from t5score_jax.evaluation.readers import layouts, mqm
+from t5score_jax.evaluation.reports import tables
 
-# Of `add_layout_arguments`.
-_DEFAULTS = {
-  'columns': '',
-  'quoting': 'none',
-  'where': '',
-  'mqm_weights': mqm.WEIGHTS,
-}
-# Those that say something about some layouts only, and about which.
+# Options that concern some layouts only, and which ones.
 _OF_LAYOUTS = {
   'quoting': (layouts.COLUMNS,),
   'test_set': (layouts.WMT,),
@@ -30,60 +25,15 @@ _OF_LAYOUTS = {
 }
 # All but --intersect.
 LAYOUT_NAMES = (
-  *_DEFAULTS,
-  'language_pair',
-  'test_set',
-  'reference',
-  'by_line',
-  'loose_names',
+  *_OF_LAYOUTS,
+  *('columns', 'where', 'language_pair', 'loose_names'),
 )
-
-
-def split_names(text: str) -> list[str]:
-  """The names in a list that commas separate."""
-  return [name.strip() for name in text.split(',') if name.strip()]
-
-
-def assignments(text: str, flag: str) -> dict[str, str]:
-  """Reads NAME=VALUE,...
-
-  Raises:
-    UsageError: The text has another form.
-  """
-  found = {}
-  for part in split_names(text):
-    name, equals, value = part.partition('=')
-    if not (name and equals and value):
-      raise UsageError(f'{flag} takes NAME=COLUMN, not {part!r}')
-    found[name] = value
-  return found
-
-
-def split_files(arguments: Iterable[str]) -> list[tuple[str | None, str]]:
-  """[NAME=]FILE arguments as (name or None, path)."""
-  named: list[tuple[str | None, str]] = []
-  for argument in arguments:
-    name, equals, path = argument.partition('=')
-    # A path that holds '=' is still a path where its left side has a '/'.
-    if name and equals and path and '/' not in name:
-      named.append((name, path))
-    else:
-      named.append((None, argument))
-  return named
 
 
 def add_layout_arguments(group: argparse._ArgumentGroup) -> None:
   """Declares what a file does not say about itself."""
-  group.add_argument(
-    '--columns',
-    metavar='NAME=COL,...',
-    help='what the files call language_pair, system, segment or a metric',
-  )
-  group.add_argument(
-    '--quoting',
-    choices=data_tables.QUOTING,
-    help='of TSV cells: none, or csv where texts stand in double quotes '
-    f'(default: {_DEFAULTS["quoting"]})',
+  _text_files.add_columns(
+    group, 'what the files call language_pair, system, segment or a metric'
   )
   group.add_argument(
     '--where',
@@ -126,8 +76,8 @@ def add_layout_arguments(group: argparse._ArgumentGroup) -> None:
   group.add_argument(
     '--intersect',
     action='store_true',
-    help='leave out entries that some metric or system lacks, and say how '
-    'many, instead of stopping',
+    help='leave out entries that some metric or system lacks, with a note of '
+    'their number, instead of stopping',
   )
 
 
@@ -137,34 +87,75 @@ def layout_options(
   """What `add_layout_arguments` declared, as `layouts.read` takes it.
 
   Raises:
-    UsageError: An argument has another form, or says something of a layout
-      that no file has.
+    UsageError: An argument has another form, or is for a layout that no file
+      has.
     OSError: A file can't be read.
   """
   _check_layouts(args)
-  _usage.fill(args, _DEFAULTS)
+  weights = args.mqm_weights or mqm.WEIGHTS
   with _usage.blamed():
-    mqm.parse_weights(args.mqm_weights)
+    mqm.parse_weights(weights)
   return layouts.Options(
-    columns=assignments(args.columns, '--columns'),
-    quoting=args.quoting,
-    where=assignments(args.where, '--where'),
+    columns=_usage.assignments(args.columns, '--columns'),
+    quoting=args.quoting or 'none',
+    where=_usage.assignments(args.where, '--where', 'COLUMN=VALUE'),
     language_pair=args.language_pair,
     test_set=args.test_set,
     reference=args.reference,
     by_line=args.by_line,
-    mqm_weights=args.mqm_weights,
+    mqm_weights=weights,
     level=level,
   )
 
 
+def of_language_pair(
+  grids: list[scores.ScoreGrid], language_pair: str | None
+) -> list[scores.ScoreGrid]:
+  """The grid of the language pair, or all.
+
+  Raises:
+    InputError: There is no such language pair.
+  """
+  if not language_pair:
+    return grids
+  if [grid.language_pair for grid in grids] == ['']:
+    return [grids[0].with_language_pair(language_pair)]
+  chosen = [grid for grid in grids if grid.language_pair == language_pair]
+  if not chosen:
+    raise InputError(
+      f'no language pair {language_pair!r}; the files have '
+      + ', '.join(grid.language_pair for grid in grids)
+    )
+  return chosen
+
+
 def _check_layouts(args: argparse.Namespace) -> None:
-  """Raises UsageError for what is said of a layout that no file has."""
-  said = [name for name in _OF_LAYOUTS if _usage.given(args, name)]
-  if not said:
+  """Raises UsageError for an option of a layout that no file has."""
+  given = [name for name in _OF_LAYOUTS if _usage.given(args, name)]
+  if not given:
     return
-  there = {layouts.kind(path) for _, path in split_files(args.files)}
-  for name in said:
-    if not there & set(_OF_LAYOUTS[name]):
+  present = {layouts.kind(path) for _, path in _usage.split_files(args.files)}
+  for name in given:
+    if not present & set(_OF_LAYOUTS[name]):
       needed = ' or '.join(layouts.WORDS[kind] for kind in _OF_LAYOUTS[name])
       _usage.refuse(args, [name], f'is for {needed}, which no file is')
+
+
+def add_output(
+  group: argparse._ArgumentGroup,
+  digits: int | None = 4,
+  what: str = 'decimals of scores (default: %(default)s)',
+) -> None:
+  """Declares --table, --digits and -o; `what` is the help of --digits."""
+  group.add_argument(
+    '--table',
+    choices=tables.FORMATS,
+    default='text',
+    help='format of the printed tables (default: %(default)s)',
+  )
+  group.add_argument(
+    '--digits', type=_usage.decimals, default=digits, metavar='N', help=what
+  )
+  group.add_argument(
+    '-o', '--output', metavar='FILE', default='-', help='where to write'
+  )

@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
-from typing import IO, Any
+from collections.abc import Iterator, Sequence
+from typing import Any
 
 from t5score_jax.data import files, records
 from t5score_jax.data.records import Segment
-from t5score_jax.metrics import base
+from t5score_jax.evaluation import bootstrap
+from t5score_jax.evaluation.reports import tables
+from t5score_jax.metrics import base, systems
 
 FORMATS = ('jsonl', 'tsv', 'text')
 
-_IDS = ('system', 'document', 'segment', 'language_pair')
-# A progress bar appears when work has gone on for so many seconds.
+#: The ids that are written beside scores.
+IDS = ('system', 'document', 'segment', 'language_pair')
+# Seconds of work after which a progress bar appears.
 _LONG_WORK = 1.0
 
 
@@ -25,11 +29,11 @@ def write_scores(
   """Writes a line for each segment, in order.
 
   Args:
-    path: Where; `-` is standard output, `.gz` is compressed.
+    path: The file; `-` is standard output, `.gz` is compressed.
     segments: N segments.
     scores: Their scores.
-    format: One of `FORMATS`. 'jsonl' and 'tsv' have the ids that the segments
-      have, `score`, and the components; numbers have the digits of float32.
+    format: A name in `FORMATS`. 'jsonl' and 'tsv' hold the segments' ids,
+      `score` and the components; numbers have the digits of float32.
 
   Raises:
     files.RecordError: An id can't be written.
@@ -40,25 +44,70 @@ def write_scores(
   elif format == 'tsv':
     values: dict[str, Any] = {'score': scores.values, **scores.components}
     records.write_records(
-      path, segments, format='tsv', values=values, fields=_IDS
+      path, segments, format='tsv', values=values, fields=IDS
     )
   else:
     rows = _rows(segments, scores)
     files.write_lines(path, (json.dumps(r, ensure_ascii=False) for r in rows))
 
 
+def write_spans(
+  path: str, segments: Sequence[Segment], scores: base.Scores
+) -> None:
+  """Writes a JSON object for each segment, in order, with its errors.
+
+  `errors` is a list of `start` and `end` (characters of the hypothesis, the
+  latter exclusive), `severity`, `confidence` and `text`.
+
+  Args:
+    path: The file; `-` is standard output, `.gz` is compressed.
+    segments: N segments.
+    scores: Their scores, with `spans` (`metrics/_spans.py`).
+
+  Raises:
+    OSError: The file can't be written.
+  """
+  spans: Sequence[Sequence[Any]] = getattr(scores, 'spans', None) or ()
+  files.write_lines(
+    path,
+    (
+      json.dumps(_with_errors(segment, found), ensure_ascii=False)
+      for segment, found in zip(segments, spans, strict=True)
+    ),
+  )
+
+
+def _with_errors(segment: Segment, spans: Sequence[Any]) -> dict[str, Any]:
+  text = segment.hypothesis
+  errors = [
+    {
+      'start': span.start,
+      'end': span.end,
+      'severity': span.severity,
+      'confidence': round(span.confidence, 4),
+      'text': text[span.start : span.end],
+    }
+    for span in spans
+    # An error in a special token is in no character.
+    if span.start < span.end
+  ]
+  return {**_ids(segment), 'hypothesis': text, 'errors': errors}
+
+
+def _ids(segment: Segment) -> dict[str, Any]:
+  return {
+    name: value for name in IDS if (value := getattr(segment, name)) is not None
+  }
+
+
 def _rows(
   segments: Sequence[Segment], scores: base.Scores
 ) -> Iterator[dict[str, Any]]:
-  """What JSONL says of each segment."""
+  """The objects of JSONL, one per segment."""
   tokens = getattr(scores, 'token_log_probs', None) or {}
   for n, segment in enumerate(segments):
-    row: dict[str, Any] = {
-      name: value
-      for name in _IDS
-      if (value := getattr(segment, name)) is not None
-    }
-    # str() gives a float32 the digits it has; float() alone adds noise.
+    row = _ids(segment)
+    # str() gives the shortest digits of a float32; float() alone adds noise.
     row['score'] = float(str(scores.values[n]))
     for name, column in scores.components.items():
       row[name] = float(str(column[n]))
@@ -73,121 +122,84 @@ def _rows(
 def summary(
   segments: Sequence[Segment],
   scores: base.Scores,
-  resamples: int = base.DEFAULT_RESAMPLES,
-  seed: int = base.DEFAULT_SEED,
+  resamples: int = systems.DEFAULT_RESAMPLES,
+  seed: int = systems.DEFAULT_SEED,
 ) -> str:
   """Each system's value, what was cut, and the signature, as lines of text."""
-  lines = []
+  lines, few = ['no segments'], []
   if segments:
-    found = base.system_scores(segments, scores, resamples, seed)
-    rows = [('system', 'language pair', 'segments', 'score', '95% interval')]
-    for entry in found:
+    rows = [['system', 'language pair', 'segments', 'score', '95% interval']]
+    entries = systems.system_scores(segments, scores, resamples, seed)
+    if resamples:
+      few = [bootstrap.few_segments(min(e.segments for e in entries))]
+    for entry in entries:
       interval = ''
       if entry.low is not None:
         interval = f'[{entry.low:.4f}, {entry.high:.4f}]'
       rows.append(
-        (
+        [
           entry.system or '(all)',
           entry.language_pair or '',
           str(entry.segments),
           f'{entry.value:.4f}',
           interval,
-        )
+        ]
       )
-    lines = _aligned(rows)
-  else:
-    lines.append('no segments')
+    columns = [column for column in zip(*rows, strict=True) if any(column[1:])]
+    rows = [list(row) for row in zip(*columns, strict=True)]
+    named = {'system', 'language pair'}
+    left = [n for n, title in enumerate(rows[0]) if title in named]
+    lines = [tables.lay_out(rows, 'text', left)]
   if scores.cut:
     lines.append(
       f'cut: {scores.cut} longer than the model reads (length in the signature)'
     )
-  lines += [f'note: {note}' for note in scores.notes]
+  lines += [f'note: {note}' for note in [*scores.notes, *few] if note]
   lines.append(f'signature: {scores.signature}')
   return '\n'.join(lines) + '\n'
 
 
-def _aligned(rows: Sequence[tuple[str, ...]]) -> list[str]:
-  """Columns side by side, the empty ones left out; numbers to the right."""
-  columns = [column for column in zip(*rows, strict=True) if any(column[1:])]
-  widths = [max(map(len, column)) for column in columns]
-  numbers = ('segments', 'score')
-  return [
-    '  '.join(
-      cell.rjust(width) if column[0] in numbers else cell.ljust(width)
-      for cell, column, width in zip(row, columns, widths, strict=True)
-    ).rstrip()
-    for row in zip(*columns, strict=True)
-  ]
+@contextlib.contextmanager
+def bar(what: str, quiet: bool) -> Iterator[base.Progress | None]:
+  """Shows a progress bar on standard error while work takes long.
 
+  Args:
+    what: The work in one word, such as 'scoring'.
+    quiet: Whether to show nothing, as where standard error is not a terminal.
 
-class Bar:
-  """A bar on standard error while something works for long.
-
-  A context manager, which gives what is to be told of done and total; all being
-  done, the bar goes away, and the next work may have another.
+  Yields:
+    A function of the numbers of items done and of all, or None without a bar.
   """
+  if quiet or not (hasattr(sys.stderr, 'isatty') and sys.stderr.isatty()):
+    yield None
+    return
+  from rich import console, progress
 
-  def __init__(self, what: str, quiet: bool):
-    """Names the work.
+  start = time.monotonic()
+  columns = (
+    progress.TextColumn(what),
+    progress.BarColumn(),
+    progress.MofNCompleteColumn(),
+    progress.TimeRemainingColumn(),
+  )
+  to = console.Console(stderr=True)
+  with progress.Progress(*columns, console=to, transient=True) as shown:
+    task = shown.add_task('', visible=False)
 
-    Args:
-      what: In one word, such as 'scoring'.
-      quiet: Whether there is to be no bar; there is none either where standard
-        error is not a terminal.
-    """
-    self._what = what
-    self._wanted = not quiet and _is_terminal(sys.stderr)
-    self._bar: Any = None
-    self._start: float | None = None
-
-  def __enter__(self) -> Callable[[int, int], None] | None:
-    self._start = time.monotonic()
-    return self._advance if self._wanted else None
-
-  def __exit__(self, *error: object) -> None:
-    if self._bar is not None:
-      self._bar.stop()
-    self._bar = None
-
-  def _advance(self, done: int, total: int) -> None:
-    if done >= total:
-      self.__exit__()
-      self._start = None
-      return
-    if self._start is None:
-      self._start = time.monotonic()
-    if self._bar is None:
-      if time.monotonic() - self._start < _LONG_WORK:
-        return
-      from rich import console, progress
-
-      self._bar = progress.Progress(
-        progress.TextColumn(self._what),
-        progress.BarColumn(),
-        progress.MofNCompleteColumn(),
-        progress.TimeRemainingColumn(),
-        console=console.Console(stderr=True),
-        transient=True,
+    def advance(done: int, total: int) -> None:
+      late = time.monotonic() - start >= _LONG_WORK
+      running = late and done < total
+      shown.update(
+        task, completed=done, total=total, visible=running, refresh=running
       )
-      self._task = self._bar.add_task('', total=total)
-      self._bar.start()
-    self._bar.update(self._task, completed=done, total=total)
+
+    yield advance
 
 
-class Progress(Bar):
-  """A bar while a metric that can tell scores."""
-
-  def __init__(self, metric: base.Metric, quiet: bool):
-    """Names the metric, for `Bar`."""
-    super().__init__('scoring', quiet)
-    self._metric = metric
-
-  def __enter__(self) -> Callable[[int, int], None] | None:
-    told = super().__enter__()
-    if told is not None and self._metric.num_parameters is not None:
-      self._metric.progress = told
-    return told
-
-
-def _is_terminal(stream: IO[str]) -> bool:
-  return bool(getattr(stream, 'isatty', bool)())
+@contextlib.contextmanager
+def scoring_bar(metric: base.Metric, quiet: bool) -> Iterator[None]:
+  """Shows a progress bar while a metric with a model scores."""
+  with bar('scoring', quiet) as progress:
+    if progress and metric.num_parameters is not None:
+      metric.progress = progress
+    yield

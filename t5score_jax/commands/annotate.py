@@ -1,22 +1,21 @@
-"""`t5score annotate`: shards of pairs to shards with a metric's scores.
+"""`t5score annotate`: adds a metric's scores to shards of pairs.
 
-Loads the metric as `t5score score` does and scores shard by shard. How shards
-lie in a folder is in `data/pair_shards.py`.
+The format of folders of shards is in `data/pair_shards.py`.
 """
 
 from __future__ import annotations
 
 import argparse
 import os
-import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from t5score_jax.commands import _metric_arguments as metric_arguments
+from t5score_jax.commands import _usage
 from t5score_jax.data import pair_shards, records, runs
 from t5score_jax.data.records import Segment
 from t5score_jax.errors import UsageError
@@ -24,40 +23,37 @@ from t5score_jax.metrics import base
 
 SUMMARY = 'score shards of pairs with any metric, to distil it'
 
-# Pairs by which it is found out whether a metric is symmetric.
+# Number of pairs on which the metric's symmetry is tested.
 _TRIED = 64
 
-_DESCRIPTION = """
+DESCRIPTION = """
 Scores the pairs that `t5score pairs` made with any metric of `t5score score`
-and writes them again, shard for shard, with the score in a column of its own:
-the second half of FrugalScore's phase 1.
+and writes them, shard by shard, with the score in an additional column: the
+second half of FrugalScore's phase 1.
 
-A shard appears whole or not at all. Given again, the command goes on with the
-shards that are missing or damaged; a folder that was begun with another metric
-(signature), other pairs or another column is an error, and is left alone.
-Several machines share the work by --shard 1/4, --shard 2/4, ... into one folder
-or into folders whose files are put together afterwards.
+A shard is written whole or not at all. The same command resumes with the shards
+that are missing or damaged. A folder with scores of another metric (signature),
+other pairs or another column is an error and stays unchanged. Several machines
+share the work by --shard 1/4, --shard 2/4, ..., into one folder or into folders
+whose files are merged afterwards.
 
-A score must not depend on what else stands in its shard: an idf is given as a
-file, of which `t5score pairs` writes one (OUT/texts.txt.gz).
+A score must not depend on the other pairs of its shard: an idf needs a corpus,
+which `t5score pairs` writes (OUT/texts.txt.gz).
 """
 
-_EXAMPLES = """
+EPILOG = """
 examples:
   t5score annotate pairs/ --metric moverscore -m bert-base-uncased/ \\
       --option idf=pairs/texts.txt.gz -o annotated/
   t5score annotate pairs/ --metric bertscore -m bert/ --shard 2/4 -o annotated/
 
-exit code: 0 all shards of this command are there; 1 the run failed; 2 the
+exit code: 0 all shards of this command are written; 1 the run failed; 2 the
 command line is wrong
 """
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
   """Declares the verb's arguments."""
-  parser.description = _DESCRIPTION
-  parser.epilog = _EXAMPLES
-  parser.formatter_class = argparse.RawDescriptionHelpFormatter
   parser.add_argument('pairs', metavar='PAIRS', help='folder of pairs')
   metric_arguments.add_choice(parser, required=True)
   metric_arguments.add_model_options(parser, tokens=False)
@@ -74,15 +70,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     '--shard',
     default='1/1',
     metavar='I/N',
-    help='only every Nth shard, from the Ith on (default: all)',
+    help='only every Nth shard, starting with the Ith (default: all)',
   )
-  parser.add_argument(
-    '--quiet', action='store_true', help='say nothing but errors'
-  )
+  parser.add_argument('--quiet', action='store_true', help='print errors only')
 
 
 def _part(text: str) -> tuple[int, int]:
-  """Reads I/N as (I - 1, N)."""
+  """Parses I/N as (I - 1, N)."""
   first, slash, count = text.partition('/')
   if not (slash and first.isdecimal() and count.isdecimal()):
     raise UsageError(f'--shard takes I/N as in 1/4, not {text!r}')
@@ -106,65 +100,78 @@ def run(args: argparse.Namespace) -> int:
   signature = metric.signature()
   if '|idf:references|' in signature:
     raise UsageError(
-      'with idf=references a score depends on what else is in its shard: give '
-      f'--option idf={Path(args.pairs) / "texts.txt.gz"} (or another corpus), '
-      'or idf=none'
+      'with idf=references a score depends on the other pairs of its shard: '
+      f'give --option idf={Path(args.pairs) / "texts.txt.gz"} (or another '
+      'corpus), or idf=none'
     )
-  folder = pair_shards.Folder(
-    args.output,
-    'annotations',
-    {
-      'signature': signature,
-      'option_files': _option_files(options),
-      'rating': args.rating,
-      'pairs': [shard['sha256'] for shard in shards],
+  identity = {
+    'signature': signature,
+    # A signature has only the names of files.
+    'option_files': {
+      name: runs.digest(value)
+      for name, value in options.items()
+      if isinstance(value, str) and os.path.isfile(value)
     },
-  )
+    'rating': args.rating,
+    'pairs': [shard['sha256'] for shard in shards],
+  }
+  folder = pair_shards.Folder(args.output, 'annotations', identity)
   symmetric = _is_symmetric(metric, args.pairs, shards)
-  folder.write_manifest(
-    shards=len(shards),
-    rows=sum(shard['rows'] for shard in shards),
-    symmetric=symmetric,
-  )
-  wanted = range(first, len(shards), step)
-  missing = [number for number in wanted if folder.done(number) is None]
-  progress = _Progress(shards, missing, len(wanted) - len(missing), args.quiet)
-  for number in missing:
-    started = time.monotonic()
-    rows = pair_shards.read_rows(args.pairs, number, shards[number]['sha256'])
-    scores = metric.score_segments([_segment(row) for row in rows])
-    seconds = time.monotonic() - started
-    folder.write(
-      number,
-      _annotated(rows, scores, args.rating),
-      {
-        'pairs_sha256': shards[number]['sha256'],
-        'signature': scores.signature,
-        'truncated': scores.truncated,
-        'seconds': round(seconds, 3),
-      },
-    )
-    progress.done(number, seconds)
+  rows = sum(shard['rows'] for shard in shards)
+  folder.write_manifest(shards=len(shards), rows=rows, symmetric=symmetric)
+  _annotate(args, metric, folder, shards, range(first, len(shards), step))
   return 0
 
 
-def _option_files(options: dict[str, Any]) -> dict[str, str]:
-  """The SHA-256 of files that options name: a signature has their names."""
-  return {
-    name: runs.digest(value)
-    for name, value in options.items()
-    if isinstance(value, str) and os.path.isfile(value)
-  }
+def _annotate(
+  args: argparse.Namespace,
+  metric: base.Metric,
+  folder: pair_shards.Folder,
+  shards: Sequence[dict[str, Any]],
+  wanted: Sequence[int],
+) -> None:
+  """Scores the wanted shards that are not done, and reports progress."""
+  say = _usage.printer(args.quiet)
+  missing = [number for number in wanted if folder.done(number) is None]
+  if len(missing) < len(wanted):
+    there = len(wanted) - len(missing)
+    say(f'{there} of {len(wanted)} shards are there already')
+  left = sum(shards[number]['rows'] for number in missing)
+  scored, seconds = 0, 0.0
+  for done, number in enumerate(missing, len(wanted) - len(missing) + 1):
+    started = time.monotonic()
+    sha256 = shards[number]['sha256']
+    rows = pair_shards.read_rows(args.pairs, number, sha256)
+    scores = metric.score_segments([_segment(row) for row in rows])
+    took = time.monotonic() - started
+    info = {
+      'pairs_sha256': sha256,
+      'signature': scores.signature,
+      'truncated': scores.truncated,
+      'seconds': round(took, 3),
+    }
+    folder.write(number, _annotated(rows, scores, args.rating), info)
+    scored, seconds, left = scored + len(rows), seconds + took, left - len(rows)
+    speed = scored / max(seconds, 1e-9)
+    say(
+      f'{pair_shards.shard_name(number)}: {len(rows)} pairs in {took:.1f} s; '
+      f'{done} of {len(wanted)} shards, {speed:.1f} pairs/s, '
+      f'{left / speed / 60:.0f} min left'
+    )
 
 
 def _is_symmetric(
-  metric: base.Metric, pairs: str, shards: list[dict[str, Any]]
+  metric: base.Metric, pairs: str, shards: Sequence[dict[str, Any]]
 ) -> bool:
-  """Whether some pairs score the same the other way round."""
+  """Whether swapping hypothesis and reference changes no score of a sample."""
   rows = pair_shards.read_rows(pairs, 0, shards[0]['sha256'])
-  few = [_segment(row) for row in rows[:: len(rows) // _TRIED + 1]]
-  turned = [Segment(s.references[0], references=(s.hypothesis,)) for s in few]
-  one, other = (metric.score_segments(part).values for part in (few, turned))
+  sample = [_segment(row) for row in rows[:: len(rows) // _TRIED + 1]]
+  swapped = [
+    Segment(s.references[0], references=(s.hypothesis,)) for s in sample
+  ]
+  one, other = (
+    metric.score_segments(part).values for part in (sample, swapped)
+  )
   return bool(np.abs(one - other).max() <= 1e-4 * max(np.ptp(one), 1e-6))
 
 
@@ -173,46 +180,8 @@ def _segment(row: dict[str, Any]) -> Segment:
 
 
 def _annotated(
-  rows: list[dict[str, Any]], scores: base.Scores, rating: str
+  rows: Sequence[dict[str, Any]], scores: base.Scores, rating: str
 ) -> Iterator[dict[str, Any]]:
-  """The rows with their scores, in the digits that these have."""
+  """Yields the rows with their scores, at the precision of the scores."""
   for row, value in zip(rows, scores.values, strict=True):
     yield {**row, rating: float(str(value))}
-
-
-class _Progress:
-  """Says on standard error what was done and how long the rest may take."""
-
-  def __init__(
-    self,
-    shards: list[dict[str, Any]],
-    missing: list[int],
-    there: int,
-    quiet: bool,
-  ):
-    self._rows = {number: shards[number]['rows'] for number in missing}
-    self._left = sum(self._rows.values())
-    self._finished = there
-    self._all = there + len(missing)
-    self._quiet = quiet
-    self._pairs, self._seconds = 0, 0.0
-    if there:
-      self._say(f'{there} of {self._all} shards are there already')
-
-  def done(self, number: int, seconds: float) -> None:
-    """Counts a shard."""
-    rows = self._rows[number]
-    self._finished += 1
-    self._left -= rows
-    self._pairs += rows
-    self._seconds += seconds
-    speed = self._pairs / max(self._seconds, 1e-9)
-    self._say(
-      f'{pair_shards.shard_name(number)}: {rows} pairs in {seconds:.1f} s; '
-      f'{self._finished} of {self._all} shards, {speed:.1f} pairs/s, '
-      f'{self._left / speed / 60:.0f} min left'
-    )
-
-  def _say(self, text: str) -> None:
-    if not self._quiet:
-      print(text, file=sys.stderr, flush=True)

@@ -1,8 +1,7 @@
 """`t5score board`: leaderboards on which generators and metrics compete.
 
-One verb with subcommands, each in a module `_board_*.py` beside this one. Here
-is what they share: the parser, and how errors are told. Boards themselves are
-`leaderboard`.
+A verb with subcommands, which are in the modules `_board_*.py`. Boards
+themselves are in `leaderboard/`.
 """
 
 from __future__ import annotations
@@ -18,15 +17,15 @@ from t5score_jax.commands import (
 
 SUMMARY = 'bidimensional leaderboards: generators and metrics compete'
 
-_DESCRIPTION = """
+DESCRIPTION = """
 A board is one SQLite file: inputs, generators with their outputs, metrics with
-their scores, human ratings. Metrics are ranked by their correlation with
-people, generators by the metric that correlates best, three metrics are
-combined into an ensemble, and a mixed-effects model says how much each metric
-overrates machines (Kasai et al., 2022).
+their scores, human ratings. Metrics are ranked by their correlation with the
+ratings, generators by the metric that correlates best, three metrics are
+combined into an ensemble, and a mixed-effects model measures how much each
+metric overrates machines (Kasai et al., 2022).
 """
 
-_EXAMPLES = """
+EPILOG = """
 examples:
   t5score board init zh-en.db --scores wmt20-zh-en.tsv.gz --human human
   t5score board rank zh-en.db --format json
@@ -41,8 +40,6 @@ _MODULES = (_board_init, _board_add, _board_show, _board_site)
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
   """Declares the verb's subcommands."""
-  parser.description = _DESCRIPTION
-  parser.formatter_class = argparse.RawDescriptionHelpFormatter
   subparsers = parser.add_subparsers(
     dest='subcommand', metavar='SUBCOMMAND', title='subcommands', required=True
   )
@@ -52,7 +49,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     '  ' + child.format_usage().removeprefix('usage: ')
     for child in subparsers.choices.values()
   )
-  parser.epilog = f'usage of the subcommands:\n{usages}{_EXAMPLES}'
+  parser.epilog = f'usage of the subcommands:\n{usages}{EPILOG}'
 
 
 def run(args: argparse.Namespace) -> int:

@@ -1,7 +1,7 @@
-"""`t5score calibrate`: a metric's scores onto the scale of human ratings.
+"""`t5score calibrate`: maps a metric's scores to the scale of human ratings.
 
-Scores judged segments with the metric, fits, and says how good the fit is on
-segments that were held out. The function itself is in `fitting/calibration.py`.
+Scores rated segments with the metric, fits a function and reports its error on
+held-out segments. The function itself is in `fitting/calibration.py`.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any
 
 from t5score_jax.checkpoints import kinds
 from t5score_jax.commands import _metric_arguments as metric_arguments
-from t5score_jax.commands import _score_output, _usage, score
+from t5score_jax.commands import _score_output, _usage
 from t5score_jax.data import files, records, tables
 from t5score_jax.errors import UsageError
 from t5score_jax.fitting import calibration as calibrations
@@ -22,24 +22,24 @@ from t5score_jax.metrics import base
 
 SUMMARY = "fit a metric's scores to the scale of human ratings"
 
-_DESCRIPTION = """
-Scores the judged segments of FILE and fits an increasing function from scores
-to ratings, which `t5score score --calibration` then applies: ranks stay as
-they are, and a score says what rating to expect. Segments should not have
-been trained on. The fit is tested by cross-validation over segment ids: a row
-gives the root mean squared error of predicting the mean rating, by the line
-and by the isotonic function.
+DESCRIPTION = """
+Scores the rated segments of FILE and fits an increasing function from scores
+to ratings, which `t5score score --calibration` then applies: ranks do not
+change, and a score is the expected rating. The segments should not be training
+data of the metric. Cross-validation over segment ids gives the root mean
+squared error of predicting the mean rating, by a line and by the isotonic
+function.
 
 FILE is TSV or JSONL with a header, as for `t5score score --input`, and a
 column of ratings, higher is better; rows without a rating are left out and
 counted.
 
-The calibration goes into the model's folder, where `t5score score
---calibration model` finds it. One that is there already stays, unless
---overwrite is given; the folder of an embedded model is never written.
+The calibration is written to the model's folder, where `t5score score
+--calibration model` finds it. An existing one is kept unless --overwrite is
+given; the folder of an embedded model is never written.
 """
 
-_EXAMPLES = """
+EPILOG = """
 examples:
   t5score calibrate -m my_run/ --input judged.tsv.gz --human z
   t5score calibrate -m chrf --input judged.jsonl --human da --method affine \\
@@ -52,12 +52,9 @@ exit code: 0 fitted; 1 the run failed; 2 the command line is wrong
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
   """Declares the verb's arguments."""
-  parser.description = _DESCRIPTION
-  parser.epilog = _EXAMPLES
-  parser.formatter_class = argparse.RawDescriptionHelpFormatter
   metric_arguments.add_choice(parser)
   parser.add_argument(
-    '--input', metavar='FILE', required=True, help='judged segments'
+    '--input', metavar='FILE', required=True, help='rated segments'
   )
   parser.add_argument(
     '--human', metavar='COL', required=True, help='the column of ratings'
@@ -66,7 +63,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     '--columns',
     metavar='FIELD=COL,...',
     default='',
-    help='what the columns are called, where the names differ',
+    help='columns of the fields whose names differ',
   )
   parser.add_argument(
     '--quoting',
@@ -85,35 +82,34 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     type=int,
     default=calibrations.FOLDS,
     metavar='N',
-    help='of the cross-validation (default: %(default)s)',
+    help='folds of the cross-validation (default: %(default)s)',
   )
   parser.add_argument(
     '--seed',
     type=_usage.count,
     default=0,
-    help='of the division into folds (default: %(default)s)',
+    help='seed of the division into folds (default: %(default)s)',
   )
   parser.add_argument(
     '-o',
     '--output',
     metavar='OUT',
-    help=f"where to write (default: {calibrations.FILE} in the model's folder)",
+    help=f"the file (default: {calibrations.FILE} in the model's folder)",
   )
   parser.add_argument(
     '--overwrite',
     action='store_true',
-    help="replace the calibration that is in the model's folder",
+    help="replace the calibration in the model's folder",
   )
   parser.add_argument(
     '--format',
     choices=('table', 'json'),
     default='table',
-    help='of the report (default: %(default)s)',
+    help='format of the report (default: %(default)s)',
   )
   parser.add_argument(
     '--quiet', action='store_true', help='no progress bar and no report'
   )
-  # Scores of single tokens are nothing to calibrate.
   metric_arguments.add_model_options(parser, tokens=False)
 
 
@@ -123,61 +119,57 @@ def run(args: argparse.Namespace) -> int:
   if args.folds < 2:
     raise UsageError(f'--folds {args.folds}: at least 2')
   output = _output(args, options)
-  segments, unrated = _judged(args)
+  segments, unrated = _rated(args)
   metric = metric_arguments.load(args.model, options, args.metric)
-  with _score_output.Progress(metric, args.quiet):
+  with _score_output.scoring_bar(metric, args.quiet):
     scores = metric.score_segments(segments)
   fitted = _fit(args, segments, scores)
   calibrations.write(output, fitted)
   if not args.quiet:
-    with files.write_atomically('-') as out:
-      out.write(_report(args, fitted, output, unrated) + '\n')
+    report = _report(args, fitted, output, unrated)
+    files.write_lines('-', report.splitlines())
   return 0
 
 
 def _output(args: argparse.Namespace, options: Mapping[str, Any]) -> Path:
-  """Where the calibration goes; found out before the work."""
+  """The file to write, checked before the work."""
   if args.output:
     if args.overwrite:
-      raise UsageError('--overwrite is without -o, which overwrites')
+      raise UsageError('--overwrite: -o overwrites anyway; leave one out')
     path = Path(args.output)
   else:
     folder = metric_arguments.model_folder(args.model, options, args.metric)
     if folder is None:
       raise UsageError('the metric has no folder: give -o OUT')
     path = folder / calibrations.FILE
-  # These came with the package: all its users share them.
-  if path.resolve().parent in _embedded_folders():
+  embedded = [kinds.folder(name).resolve() for name in kinds.embedded()]
+  if path.resolve().parent in embedded:
     raise UsageError(
-      f'{path.resolve().parent} is the folder of an embedded model, which is '
-      'not written: give -o OUT'
+      f'{path.resolve().parent} is the folder of an embedded model, which all '
+      'users of the package share: give -o OUT'
     )
   if not (args.output or args.overwrite) and path.exists():
     raise UsageError(
-      f'there is {path} already: give --overwrite to replace it, or -o OUT'
+      f'{path} exists: give --overwrite to replace it, or -o OUT'
     )
-  score.check_writable(str(path), [args.input, args.model, *options.values()])
+  _usage.check_writable(str(path), [args.input, args.model, *options.values()])
   return path
 
 
-def _embedded_folders() -> list[Path]:
-  return [kinds.folder(name).resolve() for name in kinds.embedded()]
-
-
-def _judged(args: argparse.Namespace) -> tuple[list[records.Segment], int]:
+def _rated(args: argparse.Namespace) -> tuple[list[records.Segment], int]:
   """The segments with a rating, and how many have none."""
   segments = records.read_records(
     args.input,
-    columns=score.renames(args.columns),
+    columns=_usage.assignments(args.columns, '--columns', 'FIELD=COLUMN'),
     ratings=(args.human,),
     quoting=args.quoting,
   )
-  judged = [segment for segment in segments if args.human in segment.ratings]
-  if not judged:
+  rated = [segment for segment in segments if args.human in segment.ratings]
+  if not rated:
     raise calibrations.CalibrationError(
       f'{args.input}: no row has a rating in the column {args.human!r}'
     )
-  return judged, len(segments) - len(judged)
+  return rated, len(segments) - len(rated)
 
 
 def _fit(
@@ -208,7 +200,7 @@ def _report(
   output: Path,
   unrated: int,
 ) -> str:
-  found: dict[str, Any] = dict(fitted.report)
+  report: dict[str, Any] = dict(fitted.report)
   if args.format == 'json':
     return json.dumps(
       {
@@ -216,7 +208,7 @@ def _report(
         'file': str(output),
         'segments': fitted.segments,
         'unrated': unrated,
-        **found,
+        **report,
         'signature': fitted.signature,
       },
       indent=2,
@@ -224,14 +216,14 @@ def _report(
   lines = [
     f'{fitted.segments} rated segments'
     + (f' ({unrated} rows without a rating left out)' if unrated else ''),
-    f'root mean squared error on {args.human}, {found["folds"]} folds over '
-    f'{found["groups"]} segment ids:',
-    *(f'  {name:<9} {value:.4f}' for name, value in found['rmse'].items()),
+    f'root mean squared error on {args.human}, {report["folds"]} folds over '
+    f'{report["groups"]} segment ids:',
+    *(f'  {name:<9} {value:.4f}' for name, value in report['rmse'].items()),
     'tenths by prediction, held out:',
     '  predicted  observed',
     *(
       f'  {row["predicted"]:9.3f} {row["observed"]:9.3f}'
-      for row in found['deciles']
+      for row in report['deciles']
     ),
     f'calibration: {fitted.name} ({len(fitted.scores)} knots) in {output}',
     f'signature: {fitted.signature}',

@@ -1,7 +1,7 @@
-"""`t5score convert`: checkpoints from one format to another.
+"""`t5score convert`: converts checkpoints from one format to another.
 
 Reads T5X's, Hugging Face's and this library's checkpoints and writes the last
-two, a block at a time. The work is in `checkpoints/convert.py`.
+two, block by block (`checkpoints/convert.py`).
 """
 
 from __future__ import annotations
@@ -15,44 +15,41 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from t5score_jax.checkpoints import kinds
-from t5score_jax.commands import _convert_estimator
-from t5score_jax.commands._metric_arguments import positive
+from t5score_jax.commands import _convert_encoders, _usage
 from t5score_jax.errors import UsageError
 
 SUMMARY = 'convert checkpoints between T5X, Hugging Face and this library'
 
-_DESCRIPTION = """
-Writes the model that lies in IN as OUT, a folder that appears whole or not at
-all and replaces nothing. Formats:
+DESCRIPTION = """
+Writes the model in IN to OUT, a new folder that is written whole or not at all.
+Formats:
 
   t5x     T5X's checkpoint_N (msgpack and zarr, or Orbax), or a MODEL_DIR of it
   hf      a Hugging Face folder: config.json, safetensors or .bin, tokenizer
   orbax   a MODEL_DIR of `t5score train`, or a checkpoint_N in one
   bundle  a folder for scoring: config.json, safetensors, vocabulary.model
 
-and, for encoders and what stands on them, held in memory meanwhile,
+and, for encoders and models built on them, which are held in memory,
 
   comet      an Unbabel COMET checkpoint: hparams.yaml and a .ckpt
   estimator  a folder with COMES's or COMET's regressor
-  hf         of a regressor its encoder alone (BertModel, XLMRobertaModel), of
-             FrugalScore's miniatures BertForSequenceClassification
+  hf         a regressor's encoder alone (BertModel, XLMRobertaModel), or
+             FrugalScore's cross-encoder (BertForSequenceClassification), or
+             GPT-2 (GPT2LMHeadModel)
 
 from these folders or from a MODEL_DIR of `t5score train`.
 
-t5x is read only; --from and --to name the others and whatever else is a module
-of checkpoints/. Weights are read and written in blocks, so that memory does
-not grow with the model. Values stay the same to the last bit, unless --dtype
-rounds them.
+t5x is read only. T5 weights are read and written in blocks, so that memory does
+not grow with the model. Values are bit-identical unless --dtype rounds them.
 
-T5X does not say what the network is: its shape is read off the parameters. The
-activation is taken to be gelu where feed-forward blocks are gated, else relu;
-the vocabulary to be bytes where it has 384 ids and no vocabulary.model lies
-beside the checkpoint. --activation and --vocabulary say otherwise. A model
-that says itself what it is (bundle, orbax, hf) keeps that: the two may only
-repeat it.
+T5X checkpoints do not describe the network: its shape is inferred from the
+parameters. By default the activation is gelu if feed-forward blocks are gated,
+else relu; the vocabulary is bytes if it has 384 ids and no vocabulary.model is
+beside the checkpoint. --activation and --vocabulary override both. A model that
+describes itself (bundle, orbax, hf) keeps its description.
 """
 
-_EXAMPLES = """
+EPILOG = """
 examples:
   t5score convert --to bundle checkpoint_1000000 my_model/ \\
       --vocabulary mt5/sentencepiece.model
@@ -73,14 +70,11 @@ _SIZE = re.compile(r'(\d+(?:\.\d+)?)\s*([KMGT]?B?)', re.IGNORECASE)
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
   """Declares the verb's arguments."""
-  parser.description = _DESCRIPTION
-  parser.epilog = _EXAMPLES
-  parser.formatter_class = argparse.RawDescriptionHelpFormatter
   parser.add_argument(
     'source',
     metavar='IN',
     type=Path,
-    help='the checkpoint, or the name of an embedded model',
+    help='the checkpoint, or the name of an embedded or installed model',
   )
   parser.add_argument(
     'output', metavar='OUT', type=Path, help='a new folder, or an empty one'
@@ -89,7 +83,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     '--from',
     dest='source_format',
     metavar='FORMAT',
-    help='of IN (default: found out)',
+    help='of IN (default: detected)',
   )
   parser.add_argument(
     '--to',
@@ -101,18 +95,20 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
   parser.add_argument(
     '--activation',
     metavar='NAME',
-    help='of the feed-forward blocks (of gated ones the gate), where IN '
-    'does not say: gelu, relu, silu',
+    help='of the feed-forward blocks (of gated ones the gate), if IN does not '
+    'describe it: gelu, relu, silu',
   )
   parser.add_argument(
     '--vocabulary',
     metavar='PATH|bytes',
-    help='a SentencePiece model, or the word bytes, where IN does not say',
+    help='a SentencePiece model, or the word bytes, if IN has no description',
   )
   parser.add_argument(
     '--dtype',
-    choices=('float32', 'bfloat16'),
-    help='of the stored weights (default: what holds those of IN exactly)',
+    choices=('float32', 'bfloat16', 'int8'),
+    help='of the stored weights (default: the one that holds IN exactly); int8 '
+    'with a scale per row, for encoders and cross-encoders, which this library '
+    'alone reads',
   )
   parser.add_argument(
     '--max-shard-size',
@@ -123,31 +119,30 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
   parser.add_argument(
     '--scan',
     action=argparse.BooleanOptionalAction,
-    help='lay layers out scanned, or one by one (orbax only; default: as '
-    'they are)',
+    help='store layers scanned, or one by one (orbax only; default: as in IN)',
   )
   regressors = parser.add_argument_group('comet')
   regressors.add_argument(
     '--tokenizer',
     metavar='FOLDER',
-    help="of the encoder, where it does not lie in IN: COMET's has none",
+    help="of the encoder, if IN has none, such as COMET's checkpoints",
   )
   regressors.add_argument(
     '--num-heads',
-    type=positive,
+    type=_usage.positive,
     metavar='N',
-    help="the encoder's attention heads (default: one for each 64 of its "
-    'width; 80 in XLM-R XL, 128 in XXL)',
+    help="the encoder's attention heads (default: those of its config.json, "
+    "beside hparams.yaml or the tokenizer, or of a published encoder's name)",
   )
   regressors.add_argument(
     '--layer-transformation',
     choices=('softmax', 'sparsemax'),
-    help='of the layer mix, in place of what IN says',
+    help='of the layer mix, instead of that of IN',
   )
   parser.add_argument(
     '--dry-run',
     action='store_true',
-    help='print what would be made, and make nothing',
+    help='print what would be written, and write nothing',
   )
   parser.add_argument(
     '--quiet', action='store_true', help='no progress bar and no report'
@@ -173,19 +168,16 @@ def _size(text: str) -> int:
 def run(args: argparse.Namespace) -> int:
   """Runs the verb; returns the exit code."""
   from t5score_jax.checkpoints import convert
-  from t5score_jax.checkpoints.weights import (
-    SHARD_BYTES,
-    Options,
-  )
+  from t5score_jax.checkpoints.source import Options
+  from t5score_jax.checkpoints.weights import SHARD_BYTES
 
   start = time.monotonic()
-  args.source = _place(args.source)
-  if _convert_estimator.concerns(args):
-    if problem := _convert_estimator.problem(args):
-      raise UsageError(problem)
-    said = _convert_estimator.convert(args)
+  if not args.source.exists():
+    args.source = kinds.folder(str(args.source))
+  if _convert_encoders.concerns(args):
+    described = _convert_encoders.convert(args)
     if args.dry_run or not args.quiet:
-      print(said)
+      print(described)
     return 0
   _check_formats(args)
   convert.check_output(args.output)
@@ -199,9 +191,8 @@ def run(args: argparse.Namespace) -> int:
   if args.dry_run:
     print(convert.describe(convert.relaid(source, scan), dtype))
     return 0
-  if not args.quiet:
-    for note in source.notes:
-      print(f't5score convert: {note}', file=sys.stderr)
+  for note in source.notes:
+    _usage.printer(args.quiet)(f't5score convert: {note}')
   nbytes = source.size * (2 if dtype == 'bfloat16' else 4)
   with _progress(nbytes, args.quiet) as advance:
     source = convert.write(
@@ -223,16 +214,15 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _check_formats(args: argparse.Namespace) -> None:
-  """Finds out before anything is opened whether the formats exist."""
+  """Checks formats and options before anything is opened."""
   from t5score_jax.checkpoints import registry
 
-  for flag, given in (
-    ('--tokenizer', args.tokenizer),
-    ('--num-heads', args.num_heads),
-    ('--layer-transformation', args.layer_transformation),
-  ):
-    if given is not None:
-      raise UsageError(f'{flag} is for COMET checkpoints')
+  comet = _convert_encoders.COMET_OPTIONS
+  _usage.refuse(args, comet, 'is for COMET checkpoints')
+  if args.dtype == 'int8':
+    raise UsageError(
+      '--dtype int8: only encoders and cross-encoders, with --to hf'
+    )
   for flag, name, known in (
     ('--from', args.source_format, registry.readable()),
     ('--to', args.output_format, registry.writable()),
@@ -248,16 +238,9 @@ def _check_formats(args: argparse.Namespace) -> None:
     )
 
 
-def _place(path: Path) -> Path:
-  """The path, or the folder of the embedded model of that name."""
-  if not path.exists() and str(path) in kinds.embedded():
-    return kinds.folder(str(path))
-  return path
-
-
 @contextlib.contextmanager
 def _progress(nbytes: int, quiet: bool) -> Iterator[Callable[[int], None]]:
-  """A bar on standard error where that is a terminal."""
+  """Shows a bar on standard error if that is a terminal."""
   if quiet or not sys.stderr.isatty():
     yield lambda count: None
     return

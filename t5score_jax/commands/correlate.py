@@ -1,18 +1,21 @@
-"""`t5score correlate`: how far metrics' scores agree with human judgments.
+"""`t5score correlate`: agreement of metric scores with human judgments.
 
-Reads score files, asks `evaluation`, prints a table and draws a picture.
-Scores nothing and imports no JAX.
+Reads score files or scores texts, measures with `evaluation/`, prints a table
+and draws a plot. JAX is imported only when texts are scored with a model.
 """
 
 from __future__ import annotations
 
 import argparse
+import os
 from collections.abc import Callable
 
 from t5score_jax.commands import (
   _correlate_arguments,
   _correlate_reports,
+  _correlate_texts,
   _score_files,
+  _text_files,
   _usage,
 )
 from t5score_jax.data import files
@@ -23,31 +26,32 @@ from t5score_jax.evaluation.reports import plots, tables
 
 SUMMARY = 'correlate metric scores with human judgments'
 
+DESCRIPTION = _correlate_arguments.DESCRIPTION
+EPILOG = _correlate_arguments.EPILOG
+
 add_arguments = _correlate_arguments.add_arguments
 
 
 def _named_files(
   args: argparse.Namespace,
 ) -> tuple[list[tuple[str | None, str]], list[str]]:
-  """The files by name, and the metrics asked for.
+  """The files by name, and the metrics to measure.
 
   Raises:
-    UsageError: A metric is named twice or not at all, or there is no file.
+    UsageError: A metric is named twice or is unknown, or there is no file.
   """
-  if not args.files:
-    raise UsageError('no files: give [NAME=]FILE')
-  named = _score_files.split_files(args.files)
-  metrics = _score_files.split_names(args.metrics or '')
+  scored = _correlate_texts.labels(args)
+  if not (args.files or scored):
+    raise UsageError('no files: give [NAME=]FILE, or -m and texts')
+  named = _usage.split_files(args.files)
   # A name may be given to several files, such as one for each language pair.
-  given = list(dict.fromkeys(name for name, _ in named if name))
-  metrics = metrics or given or ['score']
-  if len(set(metrics)) != len(metrics):
-    raise UsageError(f'a metric is named twice: {", ".join(metrics)}')
+  given = [*scored, *dict.fromkeys(name for name, _ in named if name)]
+  metrics = _usage.split_names(args.metrics) or given or ['score']
   _correlate_arguments.check_metrics(args, metrics)
   return named, metrics
 
 
-def read_grids(
+def _read_grids(
   args: argparse.Namespace, also: tuple[str, ...] = ()
 ) -> tuple[list[scores.ScoreGrid], list[str]]:
   """Reads and joins the files of the command line.
@@ -57,43 +61,43 @@ def read_grids(
     also: Further columns, which become metrics where the files have them.
 
   Returns:
-    A grid a language pair, and notes on what of the files was not used.
+    A grid per language pair, and notes on what of the files was not used.
 
   Raises:
-    files.RecordError: Something in a file is not as it must be.
+    files.RecordError: A file has a fault.
     UsageError: The arguments contradict each other.
-    ValueError: The files have no such language pair.
+    InputError: The files have no such language pair.
   """
   named, metrics = _named_files(args)
   wanted = [*metrics, *([args.human] if args.human else []), *also]
-  # A folder has official system scores, which serve unless segments are drawn.
-  drawn = args.bootstrap or args.baseline or args.test
-  by_system = args.level == 'system' and args.stat != 'soft-accuracy'
+  official = (
+    args.level == 'system'
+    and args.stat != 'soft-accuracy'
+    and args.system_scores == 'official'
+  )
+  drawn = args.bootstrap or args.baseline or args.test == 'bootstrap'
+  drawn = drawn or (args.unsupervised is not None and not args.test)
+  if official and drawn:
+    _refuse_to_resample(named)
   options = _score_files.layout_options(
-    args, 'sys' if by_system and not drawn else 'seg'
+    _correlate_texts.of_files(args), 'sys' if official else 'seg'
   )
   loaded = [
     table
     for name, path in named
     for table in layouts.read(path, wanted, options, name)
   ]
+  if args.model:
+    loaded.append(_correlate_texts.score(args))
   if args.loose_names:
     loaded = [scores.with_plain_systems(table) for table in loaded]
+  loaded = scores.numbered(loaded)
   columns = {name for table in loaded for name in table.values}
   metrics += [name for name in also if name in columns and name not in metrics]
-  grids = scores.join(loaded, args.human, metrics, pooled=args.by == 'none')
-  language_pair = args.language_pair
-  if language_pair:
-    there_are = [grid.language_pair for grid in grids]
-    if language_pair in there_are:
-      grids = [grids[there_are.index(language_pair)]]
-    elif there_are == ['']:
-      grids = [grids[0].with_language_pair(language_pair)]
-    else:
-      raise ValueError(
-        f'no language pair {language_pair!r}; the files have '
-        + ', '.join(there_are)
-      )
+  grids = _score_files.of_language_pair(
+    scores.join(loaded, args.human, metrics, pooled=args.by == 'none'),
+    args.language_pair,
+  )
   notes = [note for table in loaded for note in table.notes]
   notes += [
     f'{grid.language_pair}: {one} and {other} may be one system (--loose-names)'
@@ -103,22 +107,37 @@ def read_grids(
   return grids, notes
 
 
+def _refuse_to_resample(named: list[tuple[str | None, str]]) -> None:
+  """Raises UsageError for a folder, whose system scores have no segments."""
+  for _, path in named:
+    if os.path.isdir(path):
+      raise UsageError(
+        f'{path}: the bootstrap draws segments, and official system scores '
+        '(.sys.score) are not their means; add --system-scores means to '
+        'measure the means of .seg.score, or --test permutation'
+      )
+
+
 def run(args: argparse.Namespace) -> int:
   """Runs the verb; returns the exit status."""
   _correlate_arguments.settle(args)
-  _check_picture(args)
-  _check_outputs(args)
+  _check_plot(args)
+  named = [path for _, path in _usage.split_files(args.files)]
+  read = [*named, args.pairs, *_text_files.inputs(args)]
+  for flag, output in (('-o', args.output), ('--plot', args.plot)):
+    if output:
+      _usage.check_writable(output, read, flag)
   text, draw = _measure(args)
   with files.write_atomically(args.output) as out:
     out.write(text + '\n')
-  # After the table, which is there even if it cannot be drawn.
+  # After the table, which is written even if drawing fails.
   if args.plot:
     draw()
   return 0
 
 
-def _check_picture(args: argparse.Namespace) -> None:
-  """Finds out before the work whether there can be a picture."""
+def _check_plot(args: argparse.Namespace) -> None:
+  """Checks the options of --plot before the work."""
   if not args.plot:
     return
   with _usage.blamed():
@@ -135,35 +154,29 @@ def _check_picture(args: argparse.Namespace) -> None:
   plots.check_available()
 
 
-def _check_outputs(args: argparse.Namespace) -> None:
-  """Finds out before the work whether an output would destroy an input."""
-  named = [path for _, path in _score_files.split_files(args.files)]
-  for flag, output in (('-o', args.output), ('--plot', args.plot)):
-    if output:
-      files.check_not_input(output, [*named, args.pairs], flag)
-
-
 def _measure(args: argparse.Namespace) -> tuple[str, Callable[[], None]]:
-  """The table, and what draws the picture."""
+  """The table, and a function that draws the plot."""
 
   def nothing() -> None:
-    """Reports have no picture."""
+    """Reports have no plot."""
 
   if args.report == 'wmt20':
     return _correlate_reports.wmt20_report(args), nothing
   if args.report == 'categories':
     columns = _correlate_reports.category_columns(args)
-    grids, notes = read_grids(args, columns)
+    grids, notes = _read_grids(args, columns)
     text = _correlate_reports.categories_report(args, grids, notes)
     return text, nothing
   config = _correlate_arguments.agreement_config(args)
-  grids, notes = read_grids(args)
+  grids, notes = _read_grids(args)
+  if config.pairs:
+    notes += config.pairs.notes
   digits = 4 if args.digits is None else args.digits
   several = _correlate_arguments.top_k(args)
   if len(several) > 1:
     curve = agreement.measure_top(grids, config, several)
-    text = tables.render_curve(curve, args.format, digits, notes)
+    text = tables.render_curve(curve, args.table, digits, notes)
     return text, lambda: _correlate_reports.plot_curve(args, curve)
   report = agreement.measure(grids, config)
-  text = tables.render(report, args.format, digits, notes)
+  text = tables.render(report, args.table, digits, notes)
   return text, lambda: _correlate_reports.plot_report(args, report, grids)

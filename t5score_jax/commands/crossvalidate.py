@@ -15,15 +15,15 @@ from typing import Any
 import numpy as np
 
 from t5score_jax.commands import (
-  _fitting,
   _gin,
   _record_files,
-  _score_files,
+  _regressors,
   _score_output,
-  score,
+  _usage,
 )
 from t5score_jax.data import files, instances, records
 from t5score_jax.data import tables as data_tables
+from t5score_jax.data.records import Segment
 from t5score_jax.errors import UsageError
 from t5score_jax.evaluation import dimensions
 from t5score_jax.evaluation.reports import tables
@@ -32,7 +32,7 @@ SUMMARY = 'cross-validate a regressor (COMES) on rated records'
 
 PREDICTED = 'predicted_'
 
-_DESCRIPTION = """
+DESCRIPTION = """
 Cross-validates a regressor on rated records (COMES, 2022): divides documents
 into folds, trains a model for each fold on the others, stops it early on the
 next fold, and scores its own. A row is a judgment: each annotator's judgment of
@@ -58,7 +58,7 @@ Choose settings with --part validation: every document is scored by the model
 that was selected on it, and the test part is not used.
 """
 
-_EXAMPLES = """
+EPILOG = f"""
 examples:
   t5score crossvalidate --gin_file=recipes/comes_minilm.gin \\
       --gin.ENCODER_PATH="'all-MiniLM-L6-v2'" --input summeval.jsonl.gz \\
@@ -68,26 +68,14 @@ examples:
       --texts comes/texts --work try/ -o try.jsonl
   t5score correlate summeval.comes.jsonl --human coherence \\
       --metrics predicted_coherence --level system --stat kendall
-
-exit code: 0 done; 1 the run failed; 2 the command line or configuration is
-wrong; 75 SIGTERM, 130 Ctrl-C: the same command resumes the run
-"""
+{_regressors.EXIT_CODES}"""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
   """Declares the verb's arguments."""
-  parser.description = _DESCRIPTION
-  parser.epilog = _EXAMPLES
-  parser.formatter_class = argparse.RawDescriptionHelpFormatter
   _gin.add_arguments(parser)
-  parser.add_argument(
-    '--input',
-    nargs='+',
-    required=True,
-    metavar=('FILE', 'NAME=VALUE'),
-    help=_record_files.HELP.removesuffix('; repeatable'),
-  )
-  _fitting.add_ratings(parser)
+  help = _record_files.HELP.removesuffix('; repeatable')
+  _record_files.add_argument(parser, '--input', help, required=True)
   parser.add_argument(
     '--by',
     default='document',
@@ -101,13 +89,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     default=10,
     metavar='N',
     help='at least 3 (default: %(default)s)',
-  )
-  parser.add_argument(
-    '--seed',
-    type=int,
-    default=0,
-    help='of the division into folds; those of the runs are RANDOM_SEED and '
-    'DATA_SEED (default: %(default)s)',
   )
   parser.add_argument(
     '--part',
@@ -127,16 +108,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     'NAME=VALUE after FILE as for --input; repeatable',
   )
   parser.add_argument(
-    '--work',
-    required=True,
-    metavar='FOLDER',
-    help='folder of the models and their training',
-  )
-  parser.add_argument(
     '--texts',
     metavar='FOLDER',
-    help='where the encoded texts of --input are kept, to share them between '
-    'runs (default: WORK/texts)',
+    help='folder of the encoded texts of --input, to share it between runs '
+    '(default: WORK/texts)',
   )
   parser.add_argument(
     '-o',
@@ -146,14 +121,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     help='the joined predictions, .jsonl or .tsv, perhaps .gz',
   )
   parser.add_argument(
-    '--format',
+    '--table',
     choices=tables.FORMATS,
-    default='table',
-    help='of what is printed (default: %(default)s)',
+    default='text',
+    help='format of the printed tables (default: %(default)s)',
   )
-  parser.add_argument(
-    '--quiet', action='store_true', help='print only the table and errors'
-  )
+  _regressors.add_arguments(parser)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -162,90 +135,89 @@ def run(args: argparse.Namespace) -> int:
   return 0
 
 
+@dataclasses.dataclass(frozen=True)
+class _Other:
+  """Records of --also, and the rating to correlate with."""
+
+  rating: str
+  file: _record_files.RecordFile
+
+  @property
+  def name(self) -> str:
+    return Path(self.file.path).name.partition('.')[0]
+
+  def segments(self) -> list[Segment]:
+    segments = list(self.file.segments([self.rating]))
+    instances.check_rated(segments, [self.rating], self.file.path)
+    return segments
+
+
+def _other(words: Sequence[str]) -> _Other:
+  if len(words) < 2:
+    raise UsageError('--also: give a rating and a file')
+  return _Other(words[0], _record_files.parse(words[1:], '--also'))
+
+
 def _run(args: argparse.Namespace) -> str:
   # Imported here: help needs no JAX.
   from t5score_jax.fitting import crossvalidation
 
-  ratings = tuple(_score_files.split_names(args.ratings))
-  try:
-    config = crossvalidation.Config(
-      ratings, args.by, args.folds, args.seed, args.part
-    )
-    source = _record_files.parse(args.input, '--input')
-    others = [_other(words) for words in args.also]
-  except ValueError as error:
-    raise UsageError(str(error)) from error
-  if len({name for name, *_ in others}) < len(others):
+  ratings = tuple(_usage.split_names(args.ratings))
+  config = crossvalidation.Config(
+    ratings, args.by, args.folds, args.seed, args.part
+  )
+  source = _record_files.parse(args.input, '--input')
+  others = [_other(words) for words in args.also]
+  if len({other.name for other in others}) < len(others):
     raise UsageError('--also: two files of one name; rename one')
-  _check_output(args.output, [source, *(file for *_, file in others)])
-  say = _fitting.teller(args.quiet)
+  inputs = [source.path, *(other.file.path for other in others)]
+  _usage.check_writable(args.output, inputs)
+  if data_tables.format_of(args.output) is None:
+    raise UsageError(
+      f'-o {args.output}: the name ends neither in .jsonl nor in .tsv (nor '
+      'these with .gz)'
+    )
   segments = list(source.segments(ratings))
-  # Before the work rather than after it.
-  other_segments = [list(file.segments([r])) for _, r, file in others]
-  for (_, rating, file), those in zip(others, other_segments, strict=True):
-    instances.check_rated(those, [rating], file.path)
   instances.check_rated(segments, ratings, source.path)
-  with _score_output.Bar('encoding', args.quiet) as progress:
+  # Read before the training, so that errors come early.
+  other_segments = [other.segments() for other in others]
+  with _score_output.bar('encoding', args.quiet) as progress:
     validation = crossvalidation.CrossValidation(
       segments,
       config,
       args.work,
       _gin.phases(args),
       texts=args.texts,
-      say=say,
+      say=_usage.printer(args.quiet),
       progress=progress,
     )
-    found = validation.run()
-    _write(args.output, found, ratings)
-    blocks = [_render(args, validation, found)]
-    for (name, rating, _), others_of in zip(
-      others, other_segments, strict=True
-    ):
-      seen = validation.also(name, others_of)
-      path = Path(args.work) / f'also_{name}.jsonl'
-      _write_folds(path, seen, validation.encoding.config.outputs)
-      blocks.append(_render_also(args, validation, seen, name, rating))
+    results = validation.run()
+    _write(args.output, results, ratings)
+    blocks = [_render(args, validation, results)]
+    for other, those in zip(others, other_segments, strict=True):
+      results = validation.also(other.name, those)
+      path = Path(args.work) / f'also_{other.name}.jsonl'
+      _write_folds(path, results, validation.encoding.config.outputs)
+      blocks.append(_render_also(args, validation, results, other))
   return '\n\n'.join(blocks)
 
 
-def _check_output(
-  path: str, inputs: Sequence[_record_files.RecordFile]
-) -> None:
-  """Raises before the training what would be raised after it."""
-  try:
-    score.check_writable(path, [file.path for file in inputs])
-  except UsageError as error:
-    raise UsageError(str(error)) from error
-  if data_tables.format_of(path) is None:
-    raise UsageError(
-      f'-o {path}: the name ends neither in .jsonl nor in .tsv (nor these with '
-      '.gz), so that no format is named'
-    )
-
-
-def _other(words: Sequence[str]) -> tuple[str, str, _record_files.RecordFile]:
-  if len(words) < 2:
-    raise ValueError('--also: give a rating and a file')
-  file = _record_files.parse(words[1:], '--also')
-  return Path(file.path).name.partition('.')[0], words[0], file
-
-
-def _write(path: str, found: Any, ratings: Sequence[str]) -> None:
+def _write(path: str, results: Any, ratings: Sequence[str]) -> None:
   columns = {
-    f'{PREDICTED}{name}': found.values[:, n] for n, name in enumerate(ratings)
+    f'{PREDICTED}{name}': results.values[:, n] for n, name in enumerate(ratings)
   }
-  columns['fold'] = found.fold
-  _write_ids(path, found.segments, columns)
+  columns['fold'] = results.fold
+  _write_ids(path, results.segments, columns)
 
 
-def _write_folds(path: Path, found: Any, outputs: Sequence[str]) -> None:
+def _write_folds(path: Path, results: Any, outputs: Sequence[str]) -> None:
   """One column an output and fold, named as `t5score correlate` knows folds."""
   columns = {
     f'{PREDICTED}{name}@{fold}': values[:, n]
     for n, name in enumerate(outputs)
-    for fold, values in enumerate(found.values, 1)
+    for fold, values in enumerate(results.values, 1)
   }
-  _write_ids(path, found.segments, columns)
+  _write_ids(path, results.segments, columns)
 
 
 def _write_ids(
@@ -265,11 +237,12 @@ def _write_ids(
   records.write_records(path, named, values=columns, fields=fields)
 
 
-def _render(args: argparse.Namespace, validation: Any, found: Any) -> str:
+def _render(args: argparse.Namespace, validation: Any, results: Any) -> str:
   config = validation.config
-  notes = [found.table.about()]
+  # The runs of all folds are about as long.
+  notes = [results.table.about(), *validation.notes[:1]]
   values, systems = dimensions.system_kendall(
-    found.segments, config.ratings, found.values, notes.append
+    results.segments, config.ratings, results.values, notes.append
   )
   return tables.render_values(
     f"Kendall's tau of {systems} systems' means, {config.folds} folds by "
@@ -278,27 +251,27 @@ def _render(args: argparse.Namespace, validation: Any, found: Any) -> str:
     [validation.encoding.name],
     [[*values, values.mean()]],
     notes,
-    args.format,
+    args.table,
   )
 
 
 def _render_also(
-  args: argparse.Namespace, validation: Any, found: Any, name: str, rating: str
+  args: argparse.Namespace, validation: Any, results: Any, other: _Other
 ) -> str:
   each = []
-  notes = [found.table.about()]
-  for values in found.values:
+  notes = [results.table.about()]
+  for values in results.values:
     kendall, systems = dimensions.system_kendall(
-      found.segments, [rating], values, notes.append
+      results.segments, [other.rating], values, notes.append
     )
     each.append(kendall)
   outputs = validation.encoding.config.outputs
   return tables.render_values(
-    f"{name}: Kendall's tau of {systems} systems' means with {rating}, over "
-    f'the models of {len(each)} folds',
+    f"{other.name}: Kendall's tau of {systems} systems' means with "
+    f'{other.rating}, over the models of {len(each)} folds',
     outputs,
     ['mean', 'deviation (n - 1)'],
     [np.mean(each, axis=0), np.std(each, axis=0, ddof=1)],
     list(dict.fromkeys(notes)),
-    args.format,
+    args.table,
   )

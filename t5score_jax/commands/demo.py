@@ -26,10 +26,18 @@ SUMMARY = 'score shipped sentences with the embedded model'
 
 SENTENCES = Path(__file__).resolve().parent.parent / 'demo' / 'sentences.jsonl'
 
-_DESCRIPTION = """
+DESCRIPTION = """
 Scores a dozen references, each with a good and a bad translation, with a
 T5Score model and with chrF, and says in how many pairs each metric prefers the
 good one. The sentences come with the package.
+"""
+
+EPILOG = """
+examples:
+  t5score demo
+  t5score demo -m my_run/
+
+exit code: 0 scored; 1 the run failed; 2 the command line is wrong
 """
 
 _NEXT = """\
@@ -45,7 +53,7 @@ class Item:
   """A reference with a good and a bad translation.
 
   Attributes:
-    reference: What should be said.
+    reference: The reference translation.
     better: Says it in other words.
     worse: Does not.
     error: What is wrong with `worse`, in a word or two.
@@ -68,8 +76,6 @@ def read_items() -> list[Item]:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
   """Declares the verb's arguments."""
-  parser.description = _DESCRIPTION
-  parser.formatter_class = argparse.RawDescriptionHelpFormatter
   parser.add_argument(
     '-m',
     '--model',
@@ -90,7 +96,8 @@ def run(args: argparse.Namespace) -> int:
       names, (metric, registry.load_metric('chrf')), strict=True
     )
   }
-  _print(items, scores)
+  with files.named('standard output'):
+    _print(items, scores)
   return 0
 
 
@@ -155,10 +162,17 @@ def _print(items: Sequence[Item], scores: dict[str, np.ndarray]) -> None:
       bad.append(f'{worse:.2f} ' + ('+' if better > worse else '-'))
     shown.add_row(*good)
     shown.add_row(*bad, end_section=True)
+
   # Wide enough to read where the output is a file; a terminal knows its width.
-  out = console.Console(highlight=False, markup=False)
+  class Console(console.Console):
+    """Leaves it to the program that the reader of the output went away."""
+
+    def on_broken_pipe(self) -> None:
+      raise BrokenPipeError
+
+  out = Console(highlight=False, markup=False)
   if not out.is_terminal and not os.environ.get('COLUMNS', '').isdecimal():
-    out = console.Console(highlight=False, markup=False, width=100)
+    out = Console(highlight=False, markup=False, width=100)
   out.print(shown)
   out.print(
     'Higher is better; + where the good translation scores higher than the '
@@ -168,8 +182,8 @@ def _print(items: Sequence[Item], scores: dict[str, np.ndarray]) -> None:
   for name, values in scores.items():
     out.print(verdict(name, values, items))
   out.print(
-    'These pairs illustrate; how well a metric agrees with people is measured '
-    'by `t5score correlate`.\n'
+    'These pairs illustrate; how well a metric agrees with human judgments is '
+    'measured by `t5score correlate`.\n'
   )
   out.print(_NEXT.format(_program()), end='', soft_wrap=True)
 

@@ -1,4 +1,4 @@
-"""`t5score fit`: trains one regressor (COMET, COMES) on rated records.
+"""`t5score fit`: trains T5Score or a regressor (COMET, COMES) on rated records.
 
 Reads records and gin's configuration, calls `fitting/fit.py` and prints the
 result.
@@ -12,21 +12,29 @@ from collections.abc import Sequence
 from typing import Any
 
 from t5score_jax.commands import (
-  _fitting,
+  _fit_t5score,
   _gin,
   _record_files,
-  _score_files,
+  _regressors,
   _score_output,
+  _usage,
 )
 from t5score_jax.data import files, instances
 from t5score_jax.data.records import Segment
-from t5score_jax.errors import UsageError
 
-SUMMARY = 'train a regressor (COMET, COMES) on rated records'
+SUMMARY = 'train T5Score, or a regressor (COMET, COMES), on rated records'
 
-_DESCRIPTION = """
-Trains one regressor on rated records and selects its checkpoint on others:
-COMET (one rating, of translations) or COMES. A row is a judgment: each
+DESCRIPTION = """
+Trains a metric on rated records and selects its checkpoint on others.
+
+Without --gin_file: T5Score, on groups of rated hypotheses of one segment
+(equation 3 of the paper), from the model -m. Lengths, steps and the network
+follow from records and model; WORK/fit.gin has them all and is printed, with
+the command of `t5score train` that many hosts can share. --gin.NAME=VALUE
+changes any value.
+
+With --gin_file: one regressor, COMET (one rating, of translations) or COMES. A
+row is a judgment: each
 annotator's judgment of an output is a row of its own, and every reference makes
 another instance. To measure agreement on unseen documents, use
 `t5score crossvalidate`.
@@ -39,14 +47,19 @@ is widened. Recipes that train a head on the vectors of a frozen encoder
 above 0 the whole network is trained afterwards (runs/comes_fine_tune.gin).
 
 Every regressor reads a source. An English-only encoder can be trained on
-translations into English with source=COLUMN naming the reference's column.
+translations into English with the reference in both places:
+source=reference reference=reference.
 
-WORK keeps everything; WORK/model is the regressor. Repeat the command to resume
-a stopped run.
+WORK keeps everything; WORK/model is the metric's model. Repeat the command to
+resume a stopped run.
 """
 
-_EXAMPLES = """
+EPILOG = f"""
 examples:
+  t5score fit --input rated.jsonl --ratings rating --validation-share 0.1 \\
+      --work tuned/
+  t5score score -m tuned/model --input others.jsonl
+
   t5score fit --gin_file=recipes/comes_minilm.gin \\
       --gin.ENCODER_PATH="'all-MiniLM-L6-v2'" --input summeval.jsonl.gz \\
       --ratings coherence,consistency,fluency,relevance \\
@@ -59,34 +72,25 @@ examples:
       --ratings z --work comet/ --prepare
   # prints the command of `t5score train` that many hosts can share; after it,
   # the first command without --prepare makes comet/model
-
-exit code: 0 done; 1 the run failed; 2 the command line or configuration is
-wrong; 75 SIGTERM, 130 Ctrl-C: the same command resumes the run
-"""
+{_regressors.EXIT_CODES}"""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
   """Declares the verb's arguments."""
-  parser.description = _DESCRIPTION
-  parser.epilog = _EXAMPLES
-  parser.formatter_class = argparse.RawDescriptionHelpFormatter
   _gin.add_arguments(parser)
-  parser.add_argument(
+  _record_files.add_argument(
+    parser,
     '--input',
-    nargs='+',
+    'training records: ' + _record_files.HELP,
     action='append',
     required=True,
-    metavar=('FILE', 'NAME=VALUE'),
-    help='training records: ' + _record_files.HELP,
   )
-  _fitting.add_ratings(parser)
   chosen = parser.add_mutually_exclusive_group(required=True)
-  chosen.add_argument(
+  _record_files.add_argument(
+    chosen,
     '--validation',
-    nargs='+',
+    'records to select the checkpoint on, as for --input',
     action='append',
-    metavar=('FILE', 'NAME=VALUE'),
-    help='records to select the checkpoint on, as for --input',
   )
   chosen.add_argument(
     '--validation-share',
@@ -98,22 +102,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
   parser.add_argument(
     '--by',
     choices=instances.KEYS,
-    default='document',
-    help='the field that --validation-share keeps together (default: '
-    '%(default)s)',
-  )
-  parser.add_argument(
-    '--seed',
-    type=int,
-    default=0,
-    help='seed of --validation-share; those of training are RANDOM_SEED and '
-    'DATA_SEED (default: %(default)s)',
-  )
-  parser.add_argument(
-    '--work',
-    required=True,
-    metavar='FOLDER',
-    help='folder of the model and its training',
+    help='the field that --validation-share keeps together (default: document, '
+    'or source if a record has no document)',
   )
   parser.add_argument(
     '--prepare',
@@ -121,9 +111,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     help='only write the training data, and print the command of `t5score '
     'train`, which many hosts can share',
   )
-  parser.add_argument(
-    '--quiet', action='store_true', help='print only the result and errors'
-  )
+  _regressors.add_arguments(parser)
+  _fit_t5score.add_arguments(parser)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -136,7 +125,9 @@ def _run(args: argparse.Namespace) -> str:
   # Imported here: help needs no JAX.
   from t5score_jax.fitting import fit
 
-  ratings = tuple(_score_files.split_names(args.ratings))
+  if args.gin_file:
+    _fit_t5score.refuse(args)
+  ratings = tuple(_usage.split_names(args.ratings))
   learned = _read(args.input, '--input', ratings)
   if args.validation:
     parts = {
@@ -145,36 +136,37 @@ def _run(args: argparse.Namespace) -> str:
     }
   else:
     parts = _divided(args, fit, learned)
-  with _score_output.Bar('encoding', args.quiet) as progress:
+  if not args.gin_file:
+    return _fit_t5score.run(args, ratings, parts)
+  with _score_output.bar('encoding', args.quiet) as progress:
     result = fit.fit(
       parts,
       ratings,
       args.work,
       _gin.phases(args),
       prepare_only=args.prepare,
-      say=_fitting.teller(args.quiet),
+      say=_usage.printer(args.quiet),
       progress=progress,
       quiet=args.quiet,
     )
   if args.prepare:
     return _train_command(args, result.bindings)
   counts = result.instances
-  text = (
+  lines = [
     f'{result.folder}: a regressor of {", ".join(ratings)}, trained on '
     f'{counts[fit.TRAIN]:,} instances, validated on '
-    f'{counts[fit.VALIDATION]:,}'
-  )
-  return f'{text}\n{result.chosen}' if result.chosen else text
+    f'{counts[fit.VALIDATION]:,}',
+    result.chosen,
+    *(f'note: {note}' for note in result.notes),
+  ]
+  return '\n'.join(filter(None, lines))
 
 
 def _read(
   named: Sequence[Sequence[str]], flag: str, ratings: Sequence[str]
 ) -> list[Segment]:
   """The records of several files; each rating must be in one of them."""
-  try:
-    sources = [_record_files.parse(words, flag) for words in named]
-  except ValueError as error:
-    raise UsageError(str(error)) from error
+  sources = _record_files.parse_all(named, flag)
   segments = [s for source in sources for s in source.segments(ratings)]
   instances.check_rated(segments, ratings, sources[0].path)
   return segments
@@ -183,11 +175,9 @@ def _read(
 def _divided(
   args: argparse.Namespace, fitting: Any, segments: Sequence[Segment]
 ) -> dict[str, list[Segment]]:
-  keys = instances.keys(segments, args.by)
-  try:
-    chosen = instances.held_out(keys, args.validation_share, args.seed)
-  except ValueError as error:
-    raise UsageError(f'--validation-share: {error}') from error
+  by = args.by or instances.default_key(segments)
+  keys = instances.keys(segments, by)
+  chosen = instances.held_out(keys, args.validation_share, args.seed)
   pairs = list(zip(keys, segments, strict=True))
   return {
     fitting.TRAIN: [s for key, s in pairs if key not in chosen],
@@ -196,10 +186,11 @@ def _divided(
 
 
 def _train_command(args: argparse.Namespace, bindings: Sequence[str]) -> str:
-  words = ['t5score', 'train']
-  words += [f'--gin_file={file}' for file in args.gin_file]
-  if args.gin_search_paths:
-    words.append(f'--gin_search_paths={args.gin_search_paths}')
-  words += [f'--gin.{binding}' for binding in args.gin_bindings]
-  words += [f'--gin.{"=".join(b.split(" = ", 1))}' for b in bindings]
-  return shlex.join(words)
+  paths = args.gin_search_paths
+  command = _gin.train_command(
+    args.gin_file,
+    [*args.gin_bindings, *('='.join(b.split(' = ', 1)) for b in bindings)],
+  )
+  return (
+    f'{command} --gin_search_paths={shlex.quote(paths)}' if paths else command
+  )

@@ -1,6 +1,6 @@
-"""`t5score pairs`: texts to shards of pairs for a metric to annotate.
+"""`t5score pairs`: makes shards of pairs of texts for a metric to annotate.
 
-Reads the files and writes the folder; which pairs there are is in
+Reads the files and writes the folder; which pairs are made is in
 `data/pairs.py`. Imports no JAX.
 """
 
@@ -11,7 +11,6 @@ import dataclasses
 import itertools
 import json
 import os
-import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -19,17 +18,16 @@ from typing import Any
 import numpy as np
 
 from t5score_jax.commands import _record_files, _usage
-from t5score_jax.commands._record_files import RecordFile
-from t5score_jax.data import files, pair_shards, runs, tables
+from t5score_jax.data import files, folders, pair_shards, runs, tables
 from t5score_jax.data import pairs as data_pairs
 from t5score_jax.data.denoising import Noise
-from t5score_jax.errors import UsageError
+from t5score_jax.errors import InputError, UsageError
 from t5score_jax.version import __version__
 
 SUMMARY = 'make pairs of related texts, to distil a metric on'
 
 TEXTS_FILE = 'texts.txt.gz'
-# The option that pairs of an origin come of.
+# The option that makes pairs of an origin.
 _MADE_BY = {
   data_pairs.REFERENCE: 'input',
   data_pairs.SYSTEMS: 'input',
@@ -41,7 +39,7 @@ _MADE_BY = {
 _RECIPE = ('per_source', 'versions')
 _NOISE = ('mask_share', 'mean_span', 'random_share', 'mask_token')
 
-_DESCRIPTION = """
+DESCRIPTION = """
 Makes pairs of related texts for `t5score annotate`: FrugalScore's phase 1
 (Kamal Eddine et al. 2022). Every pair has an origin:
 
@@ -51,25 +49,26 @@ Makes pairs of related texts for `t5score annotate`: FrugalScore's phase 1
   denoised         a text and its perturbed version (--denoise): spans of tokens
                    masked, some of them replaced by random tokens of the corpus,
                    then sentences shuffled
-  reconstructions  a text and what a denoiser made of it (--reconstructions)
+  reconstructions  a text and a denoiser's output for its perturbed version
+                   (--reconstructions)
 
-The paper lets BART repair perturbed texts. None comes with this package: by
-default a masked span is dropped. To repair them elsewhere, write them with
+In the paper BART repairs perturbed texts. This package has no such model: by
+default a masked span is dropped. To repair texts elsewhere, write them with
 --mask-token, and give the results as --reconstructions.
 
 Writes OUT/part-00000.jsonl.gz, ... (records with an `origin`), a description of
 each, OUT/manifest.json, and OUT/texts.txt.gz, every distinct text once: the
-corpus for an idf (`t5score annotate --option idf=OUT/texts.txt.gz`). Texts of
-one source stand in one shard, so that a metric encodes each of them once.
-Equal command lines give equal bytes. A run that was cut off goes on when it is
-given again; a folder of another run is left alone.
+corpus for an idf (`t5score annotate --option idf=OUT/texts.txt.gz`). All pairs
+of one source are in one shard, so that a metric encodes each of their texts
+once. Equal command lines give equal bytes. The same command resumes a run that
+was interrupted; a folder of another run stays unchanged.
 
-Nothing of --held-out gets in: no text of theirs, in whatever case or spacing,
-and no record whose source or reference is one of theirs. Files are read twice,
-so that none can be a pipe; one of which no row is chosen is an error.
+No text of --held-out gets in, in whatever case or spacing, and no record whose
+source or reference is one of them. Files are read twice, so that none can be a
+pipe; a file of which no row is chosen is an error.
 """
 
-_EXAMPLES = """
+EPILOG = """
 examples:
   t5score pairs --input wmt.tsv reference=ref_A hypothesis=hyp \\
       'where:lp=*-en' --held-out test.jsonl --per-source 20 --denoise -o pairs/
@@ -82,32 +81,25 @@ exit code: 0 written; 1 the run failed; 2 the command line is wrong
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
   """Declares the verb's arguments."""
-  parser.description = _DESCRIPTION
-  parser.epilog = _EXAMPLES
-  parser.formatter_class = argparse.RawDescriptionHelpFormatter
   group = parser.add_argument_group('texts')
-  group.add_argument(
-    '--input',
-    nargs='+',
-    action='append',
-    default=[],
-    metavar=('FILE', 'NAME=VALUE'),
-    help=_record_files.HELP,
-  )
+  more: dict[str, Any] = {'action': 'append', 'default': []}
+  _record_files.add_argument(group, '--input', **more)
+  help = 'records whose texts must not get in; named as for --input'
+  _record_files.add_argument(group, '--held-out', help, **more)
   group.add_argument(
     '--paraphrases',
     nargs='+',
     default=[],
     metavar='FILE',
-    help='a line holds variants of one text: between tabs, or as a JSON list',
+    help='variants of one text per line: tab-separated, or a JSON list',
   )
   group.add_argument(
     '--reconstructions',
     nargs='+',
     default=[],
     metavar='FILE',
-    help='a line holds an original and what was made of its perturbed '
-    'versions, likewise',
+    help='an original and reconstructions of its perturbed versions per line, '
+    'likewise',
   )
   group.add_argument(
     '--denoise',
@@ -116,22 +108,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     help='perturb the lines of plain text files; without a file, the first '
     'reference of every source of --input',
   )
-  group.add_argument(
-    '--held-out',
-    nargs='+',
-    action='append',
-    default=[],
-    metavar=('FILE', 'NAME=VALUE'),
-    help='records whose texts must not get in; named as --input is',
-  )
   _add_choices(parser.add_argument_group('choices'))
   _add_noise(parser.add_argument_group('perturbation'))
   parser.add_argument(
     '-o', '--output', required=True, metavar='OUT', help='the folder'
   )
-  parser.add_argument(
-    '--quiet', action='store_true', help='say nothing but errors'
-  )
+  parser.add_argument('--quiet', action='store_true', help='print errors only')
 
 
 def _add_choices(group: argparse._ArgumentGroup) -> None:
@@ -139,8 +121,8 @@ def _add_choices(group: argparse._ArgumentGroup) -> None:
     '--per-source',
     type=_usage.count,
     metavar='N',
-    help='the most pairs of two hypotheses of one source (default: '
-    f'{data_pairs.Recipe().per_source})',
+    help='maximum number of pairs of two hypotheses of one source (default: '
+    f'{data_pairs.Recipe.per_source})',
   )
   group.add_argument(
     '--share',
@@ -155,47 +137,36 @@ def _add_choices(group: argparse._ArgumentGroup) -> None:
     type=_usage.positive,
     default=10_000,
     metavar='N',
-    help='the least pairs of a shard, but for the last; what annotation loses '
-    'when it is interrupted (default: %(default)s)',
+    help='minimum number of pairs of a shard, except the last: the work that '
+    'an interrupted annotation loses (default: %(default)s)',
   )
   group.add_argument(
     '--seed',
     type=_usage.count,
     default=0,
-    help='of all choices (default: %(default)s)',
+    help='seed of all choices (default: %(default)s)',
   )
 
 
 def _add_noise(group: argparse._ArgumentGroup) -> None:
-  noise = Noise()
-  group.add_argument(
-    '--mask-share',
-    type=float,
-    metavar='X',
-    help=f'of the tokens, covered by spans (default: {noise.mask_share})',
-  )
-  group.add_argument(
-    '--mean-span',
-    type=float,
-    metavar='X',
-    help=f'tokens a span, Poisson (default: {noise.mean_span})',
-  )
-  group.add_argument(
-    '--random-share',
-    type=float,
-    metavar='X',
-    help='of the spans, replaced by random tokens (default: '
-    f'{noise.random_share})',
-  )
+  for name, words in (
+    ('mask_share', 'share of the tokens that are masked'),
+    ('mean_span', 'mean number of tokens of a masked span (Poisson)'),
+    ('random_share', 'share of the spans that become random tokens'),
+  ):
+    group.add_argument(
+      '--' + name.replace('_', '-'),
+      type=float,
+      metavar='X',
+      help=f'{words} (default: {getattr(Noise, name)})',
+    )
   group.add_argument(
     '--mask-token',
     metavar='TEXT',
-    help='what stands for any other span, such as <mask> (default: nothing)',
+    help='replacement of the other spans, such as <mask> (default: nothing)',
   )
   group.add_argument(
-    '--keep-sentences',
-    action='store_true',
-    help="don't shuffle the sentences",
+    '--keep-sentences', action='store_true', help="don't shuffle the sentences"
   )
   group.add_argument(
     '--versions',
@@ -206,15 +177,28 @@ def _add_noise(group: argparse._ArgumentGroup) -> None:
   group.add_argument(
     '--lengths',
     metavar='LOW,HIGH',
-    help='join and cut the lines of --denoise FILE to texts whose numbers of '
-    'tokens are even between these, in the paper 1,200 (default: lines as they '
-    'are)',
+    help='join and cut the lines of --denoise FILE into texts whose numbers of '
+    'tokens are uniform in this range, in the paper 1,200 (default: lines as '
+    'they are)',
   )
 
 
 def run(args: argparse.Namespace) -> int:
   """Runs the verb; returns the exit code."""
-  _run(args)
+  inputs, recipe = _inputs(args), _recipe(args)
+  identity = {
+    **inputs.identity(),
+    'recipe': dataclasses.asdict(recipe),
+    'shard_size': args.shard_size,
+    'version': __version__,
+  }
+  folder = pair_shards.Folder(args.output, 'pairs', identity)
+  if folder.is_complete() and (folder.path / TEXTS_FILE).exists():
+    report = [f'{args.output}: all shards are there already']
+  else:
+    report = _make(folder, inputs, recipe, args.shard_size)
+  if not args.quiet:
+    files.write_lines('-', report)
   return 0
 
 
@@ -222,14 +206,14 @@ def run(args: argparse.Namespace) -> int:
 class _Inputs:
   """The files of the command line."""
 
-  records: Sequence[RecordFile]
-  held_out: Sequence[RecordFile]
+  records: Sequence[_record_files.RecordFile]
+  held_out: Sequence[_record_files.RecordFile]
   variants: Sequence[tuple[str, str]]  # (origin, path)
   originals: Sequence[str]
   lengths: tuple[int, int] | None
 
   def identity(self) -> dict[str, Any]:
-    """The contents, and how they are read."""
+    """The contents of the files, and how they are read."""
 
     def of(path: str, **more: Any) -> dict[str, Any]:
       return {**more, 'sha256': runs.digest(path)}
@@ -244,25 +228,25 @@ class _Inputs:
 
 
 def _inputs(args: argparse.Namespace) -> _Inputs:
-  with _usage.blamed():
-    found = _Inputs(
-      records=[_record_files.parse(w, '--input') for w in args.input],
-      held_out=[_record_files.parse(w, '--held-out') for w in args.held_out],
-      variants=[
-        *((data_pairs.PARAPHRASES, p) for p in args.paraphrases),
-        *((data_pairs.RECONSTRUCTIONS, p) for p in args.reconstructions),
-      ],
-      originals=args.denoise or [],
-      lengths=_lengths(args.lengths),
-    )
-    for flag, path in _plain_files(args):
-      _record_files.check_regular(path, flag)
-  if not (found.records or found.variants or found.originals):
+  inputs = _Inputs(
+    records=_record_files.parse_all(args.input, '--input'),
+    held_out=_record_files.parse_all(args.held_out, '--held-out'),
+    variants=[
+      *((data_pairs.PARAPHRASES, p) for p in args.paraphrases),
+      *((data_pairs.RECONSTRUCTIONS, p) for p in args.reconstructions),
+    ],
+    originals=args.denoise or [],
+    lengths=_lengths(args.lengths),
+  )
+  for name in ('paraphrases', 'reconstructions', 'denoise'):
+    for path in getattr(args, name) or ():
+      _record_files.check_regular(path, f'--{name}')
+  if not (inputs.records or inputs.variants or inputs.originals):
     raise UsageError(
       'no texts: give --input, --paraphrases, --reconstructions or --denoise '
       'FILE'
     )
-  if args.denoise == [] and not found.records:
+  if args.denoise == [] and not inputs.records:
     raise UsageError('--denoise needs FILE, or --input with references')
   if not args.denoise:
     _usage.refuse(args, ['lengths'], 'is for --denoise FILE')
@@ -271,16 +255,7 @@ def _inputs(args: argparse.Namespace) -> _Inputs:
     _usage.refuse(args, noise, 'is for --denoise')
   if not args.input:
     _usage.refuse(args, ['per_source'], 'is for --input')
-  _usage.fill(args, {n: getattr(Noise, n) for n in _NOISE})
-  _usage.fill(args, {n: getattr(data_pairs.Recipe, n) for n in _RECIPE})
-  return found
-
-
-def _plain_files(args: argparse.Namespace) -> Iterator[tuple[str, str]]:
-  """The files that hold no records, each after its option."""
-  for name in ('paraphrases', 'reconstructions', 'denoise'):
-    for path in getattr(args, name) or ():
-      yield f'--{name}', path
+  return inputs
 
 
 def _lengths(text: str | None) -> tuple[int, int] | None:
@@ -288,90 +263,75 @@ def _lengths(text: str | None) -> tuple[int, int] | None:
     return None
   low, comma, high = text.partition(',')
   if not (comma and low.isdecimal() and high.isdecimal()):
-    raise ValueError(f'--lengths takes LOW,HIGH as in 1,200, not {text!r}')
+    raise UsageError(f'--lengths takes LOW,HIGH as in 1,200, not {text!r}')
   if not 1 <= int(low) <= int(high):
-    raise ValueError(f'--lengths {text}: 1 <= LOW <= HIGH')
+    raise UsageError(f'--lengths {text}: 1 <= LOW <= HIGH')
   return int(low), int(high)
 
 
 def _recipe(args: argparse.Namespace) -> data_pairs.Recipe:
-  shares = {}
-  for text in args.share:
-    origin, equals, share = text.partition('=')
-    try:
-      shares[origin] = float(share if equals else 'none')
-    except ValueError:
-      raise UsageError(f'--share takes ORIGIN=X, not {text!r}') from None
-    made_by = _MADE_BY.get(origin)
-    # Of --denoise without a file the list is empty, and not None.
-    there = made_by and getattr(args, made_by)
-    if made_by and not (there or (made_by == 'denoise' and there is not None)):
-      raise UsageError(f'--share {text} is for --{made_by}')
-  with _usage.blamed():
-    return data_pairs.Recipe(
-      shares=shares,
-      denoise_references=args.denoise == [],
-      **{name: getattr(args, name) for name in _RECIPE},
-      noise=Noise(
-        **{name: getattr(args, name) for name in _NOISE},
-        permute=not args.keep_sentences,
-      ),
-      seed=args.seed,
-    )
+  def given(names: Sequence[str]) -> dict[str, Any]:
+    values = {name: getattr(args, name) for name in names}
+    return {name: value for name, value in values.items() if value is not None}
+
+  noise = Noise(**given(_NOISE), permute=not args.keep_sentences)
+  return data_pairs.Recipe(
+    shares=dict(_share(args, text) for text in args.share),
+    denoise_references=args.denoise == [],
+    **given(_RECIPE),
+    noise=noise,
+    seed=args.seed,
+  )
 
 
-def _run(args: argparse.Namespace) -> None:
-  inputs, recipe = _inputs(args), _recipe(args)
-  identity = {
-    **inputs.identity(),
-    'recipe': dataclasses.asdict(recipe),
-    'shard_size': args.shard_size,
-    'version': __version__,
-  }
-  folder = pair_shards.Folder(args.output, 'pairs', identity)
-  if folder.is_complete() and (folder.path / TEXTS_FILE).exists():
-    if not args.quiet:
-      print(f'{args.output}: all shards are there already')
-    return
-  _make(folder, inputs, recipe, args)
+def _share(args: argparse.Namespace, text: str) -> tuple[str, float]:
+  origin, equals, share = text.partition('=')
+  try:
+    value = float(share if equals else 'none')
+  except ValueError:
+    raise UsageError(f'--share takes ORIGIN=X, not {text!r}') from None
+  # `--denoise` without a file is an empty list, not None.
+  option = _MADE_BY.get(origin)
+  if option and getattr(args, option) == (None if option == 'denoise' else []):
+    raise UsageError(f'--share {text} is for --{option}')
+  return origin, value
 
 
 def _make(
   folder: pair_shards.Folder,
   inputs: _Inputs,
   recipe: data_pairs.Recipe,
-  args: argparse.Namespace,
-) -> None:
-  """Reads everything, then writes everything.
+  shard_size: int,
+) -> list[str]:
+  """Reads everything, then writes everything; returns the report.
 
-  The folder says whose it is (its manifest) only from the first shard on: a
-  mistake in an input can be corrected without choosing another folder.
+  The manifest is written with the first shard, so that a mistake in an input
+  can be corrected without choosing another folder.
   """
   parent = Path(os.path.abspath(folder.path)).parent
   parent.mkdir(parents=True, exist_ok=True)
-  with tempfile.TemporaryDirectory(prefix='.pairs.', dir=parent) as spill:
+  with folders.scratch(folder.path) as spill:
     held_out = data_pairs.HeldOut()
     for file in inputs.held_out:
       for segment in file.segments():
         held_out.add(segment)
-    corpus = data_pairs.Corpus(Path(spill), recipe, held_out)
-    with corpus:
+    with data_pairs.Corpus(spill, recipe, held_out) as corpus:
       _fill(corpus, inputs, recipe.seed)
-    shards, rows, kept = _write_shards(folder, corpus, args.shard_size)
-  counts = dict(corpus.counts)
+    shards, rows, kept = _write_shards(folder, corpus, shard_size)
+  counts = dict(sorted(corpus.counts.items()))
   if not rows:
-    reasons = ', '.join(f'{n} {name}' for name, n in sorted(counts.items()))
-    raise ValueError('no pairs came of these files: ' + reasons)
-  _write_texts(folder.path, shards)
+    reasons = ', '.join(f'{n} {name}' for name, n in counts.items())
+    raise InputError(f'no pairs came of these files: {reasons}')
+  files.write_lines(folder.path / TEXTS_FILE, _texts(folder.path, shards))
   folder.write_manifest(
     shards=shards, rows=rows, counts=counts, held_out_texts=len(held_out)
   )
-  if not args.quiet:
-    plural = '' if shards == 1 else 's'
-    print(f'{args.output}: {rows} pairs in {shards} shard{plural}', end='')
-    print(f', {kept} of which were there already' if kept else '')
-    for name, number in sorted(counts.items()):
-      print(f'  {number:>9} {name}')
+  plural = '' if shards == 1 else 's'
+  before = f', {kept} of which were there already' if kept else ''
+  return [
+    f'{folder.path}: {rows} pairs in {shards} shard{plural}{before}',
+    *(f'  {number:>9} {name}' for name, number in counts.items()),
+  ]
 
 
 def _fill(corpus: data_pairs.Corpus, inputs: _Inputs, seed: int) -> None:
@@ -440,11 +400,10 @@ def _originals(
 def _write_shards(
   folder: pair_shards.Folder, corpus: data_pairs.Corpus, size: int
 ) -> tuple[int, int, int]:
-  """Writes the pairs; returns shards, pairs, and pairs that were there."""
+  """Writes the pairs; returns shards, pairs, and pairs already there."""
   waiting: list[data_pairs.Pair] = []
   total = kept = number = 0
-  groups = itertools.chain(corpus.pairs(), [None])
-  for group in groups:
+  for group in itertools.chain(corpus.pairs(), [None]):
     waiting += group or ()
     if not waiting or (group is not None and len(waiting) < size):
       continue
@@ -461,19 +420,15 @@ def _write_shards(
   return number, total, kept
 
 
-def _write_texts(folder: Path, shards: int) -> None:
-  """Writes every distinct text once, a line each."""
+def _texts(folder: Path, shards: int) -> Iterator[str]:
+  """Every distinct text once, on one line."""
   seen: set[bytes] = set()
-
-  def lines() -> Iterator[str]:
-    for number in range(shards):
-      for row in pair_shards.read_rows(folder, number):
-        for name in ('hypothesis', 'reference'):
-          # Line ends of other systems would break the line.
-          text = ' '.join(row[name].splitlines())
-          key = data_pairs.text_key(text)
-          if key not in seen:
-            seen.add(key)
-            yield text
-
-  files.write_lines(folder / TEXTS_FILE, lines())
+  for number in range(shards):
+    for row in pair_shards.read_rows(folder, number):
+      for name in ('hypothesis', 'reference'):
+        # Other systems' line separators would break the line.
+        text = ' '.join(row[name].splitlines())
+        key = data_pairs.text_key(text)
+        if key not in seen:
+          seen.add(key)
+          yield text

@@ -1,7 +1,7 @@
-"""`t5score retention`: what distilled metrics keep of their teacher.
+"""`t5score retention`: how much of their teacher distilled metrics retain.
 
 Loads, times and scores; the numbers and the table are in
-`evaluation/reports/retention.py`, the picture in `evaluation/reports/plots.py`.
+`evaluation/reports/retention.py`, the plot in `evaluation/reports/plots.py`.
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ import argparse
 import dataclasses
 import os
 import re
-import sys
 import time
 from collections.abc import Hashable, Sequence
 from typing import Any
@@ -18,29 +17,32 @@ from typing import Any
 import numpy as np
 
 from t5score_jax.commands import _metric_arguments as metric_arguments
-from t5score_jax.commands import _record_files, _usage, score
+from t5score_jax.commands import _record_files, _score_files, _usage
 from t5score_jax.data import files
 from t5score_jax.data.records import Segment
-from t5score_jax.errors import UsageError
-from t5score_jax.evaluation.reports import plots, retention, tables
+from t5score_jax.errors import InputError, UsageError
+from t5score_jax.evaluation.reports import plots, retention
+
+# Seconds below which a measured speed is mostly overhead and noise.
+_SHORT = 0.1
 
 SUMMARY = 'compare distilled metrics with their teacher: agreement, speed, size'
 
-_DESCRIPTION = """
-Scores judged records with a metric (the teacher), with metrics that were
-distilled from it (students) and with others, one after the other in one
-process, and prints one table: parameters, pairs a second, Pearson with people
-by language pair and on average, the share of the teacher's that a student
-keeps (with a paired bootstrap interval), and Pearson with the teacher.
+DESCRIPTION = """
+Scores rated records with a metric (the teacher), with metrics distilled from it
+(students) and with others, one after the other in one process, and prints one
+table: parameters, pairs per second, Pearson with human ratings by language pair
+and on average, the share of the teacher's that a student retains (with a paired
+bootstrap interval), and Pearson with the teacher.
 
 A metric is [NAME=]METRIC[:OPTION=VALUE,...], METRIC as for `t5score score -m`.
 
-Speed is warm: a metric scores all records once, which compiles its programs
-and counts as cold seconds together with loading it, and then again, which is
-timed; with --repeats the fastest counts. --time-pairs times a part only.
+Speed is warm: a metric first scores all records, which compiles its programs
+(with loading, the cold seconds), and then again, which is timed; with --repeats
+the fastest run counts. --time-pairs times a part only.
 """
 
-_EXAMPLES = """
+EPILOG = """
 examples:
   t5score retention --input wmt17.jsonl.gz --human z \\
       --teacher bertscore:model=bert-base-uncased/,layer=9 \\
@@ -54,50 +56,47 @@ exit code: 0 measured; 1 the run failed; 2 the command line is wrong
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
   """Declares the verb's arguments."""
-  parser.description = _DESCRIPTION
-  parser.epilog = _EXAMPLES
-  parser.formatter_class = argparse.RawDescriptionHelpFormatter
   group = parser.add_argument_group('metrics')
   group.add_argument(
-    '--teacher', required=True, metavar='METRIC', help='what was distilled'
+    '--teacher', required=True, metavar='METRIC', help='the large metric'
   )
   group.add_argument(
     '--students',
     nargs='+',
     default=[],
     metavar='METRIC',
-    help='what was distilled from it',
+    help='metrics distilled from the teacher',
   )
   group.add_argument(
     '--beside',
     nargs='+',
     default=[],
     metavar='METRIC',
-    help='others, to compare with',
+    help='other metrics, for comparison',
   )
   _add_records(parser.add_argument_group('records'))
   group = parser.add_argument_group('measurement')
   group.add_argument(
     '--speed-against',
     metavar='NAME',
-    help="whose pairs a second `faster` compares with (default: the teacher's)",
+    help='the metric whose speed is 1 in `faster` (default: the teacher)',
   )
   group.add_argument(
     '--repeats',
-    type=metric_arguments.positive,
+    type=_usage.positive,
     default=1,
     metavar='N',
-    help='timed runs, of which the fastest counts (default: %(default)s)',
+    help='timed runs; the fastest counts (default: %(default)s)',
   )
   group.add_argument(
     '--time-pairs',
-    type=metric_arguments.positive,
+    type=_usage.positive,
     metavar='N',
-    help='records that are timed, evenly spread (default: all)',
+    help='number of records to time, evenly spaced (default: all)',
   )
   group.add_argument(
     '--bootstrap',
-    type=_usage.count,
+    type=_usage.resamples,
     default=1000,
     metavar='N',
     help='resamples of the segments for the interval; 0 for none (default: '
@@ -113,14 +112,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_records(group: argparse._ArgumentGroup) -> None:
-  group.add_argument(
-    '--input',
-    nargs='+',
-    action='append',
-    required=True,
-    metavar=('FILE', 'NAME=VALUE'),
-    help=_record_files.HELP,
-  )
+  _record_files.add_argument(group, '--input', action='append', required=True)
   group.add_argument(
     '--human',
     required=True,
@@ -138,26 +130,13 @@ def _add_records(group: argparse._ArgumentGroup) -> None:
 
 
 def _add_output(group: argparse._ArgumentGroup) -> None:
-  group.add_argument(
-    '--format',
-    choices=tables.FORMATS,
-    default='table',
-    help='how to print (default: %(default)s)',
-  )
-  group.add_argument(
-    '--digits',
-    type=_usage.decimals,
-    default=3,
-    metavar='N',
-    help='decimals of correlations (default: %(default)s)',
-  )
-  group.add_argument(
-    '-o', '--output', metavar='FILE', default='-', help='where to write'
+  _score_files.add_output(
+    group, 3, 'decimals of correlations (default: %(default)s)'
   )
   group.add_argument(
     '--plot',
     metavar='FILE',
-    help='draw size against retention to FILE.png or FILE.svg (needs '
+    help='draw size against retention to FILE.png, .svg or .pdf (needs '
     'matplotlib)',
   )
   group.add_argument(
@@ -170,10 +149,10 @@ class Spec:
   """A metric of the command line.
 
   Attributes:
-    name: to show.
-    metric: its name, or a model's.
-    options: of the metric.
-    role: of `evaluation.retention`.
+    name: The name in the report.
+    metric: The name of a metric or of a model.
+    options: The metric's options.
+    role: A role of `evaluation/reports/retention.py`.
   """
 
   name: str
@@ -183,10 +162,10 @@ class Spec:
 
 
 def parse_spec(text: str, role: str) -> Spec:
-  """Reads [NAME=]METRIC[:OPTION=VALUE,...].
+  """Parses [NAME=]METRIC[:OPTION=VALUE,...].
 
   Raises:
-    UsageError: the text has another form.
+    UsageError: The text has another form.
   """
   head, colon, rest = text.partition(':')
   name, equals, metric = head.partition('=')
@@ -226,23 +205,22 @@ def _specs(args: argparse.Namespace) -> list[Spec]:
 def run(args: argparse.Namespace) -> int:
   """Runs the verb; returns the exit code."""
   specs = _specs(args)
-  with _usage.blamed():
-    inputs = [_record_files.parse(words, '--input') for words in args.input]
+  inputs = _record_files.parse_all(args.input, '--input')
   read: list[object] = [file.path for file in inputs]
   read += [value for spec in specs for value in spec.options.values()]
   if args.plot:
     with _usage.blamed():
       plots.format_of(args.plot)
     plots.check_available()
-    score.check_writable(args.plot, read, '--plot')
-  score.check_writable(args.output, read)
+    _usage.check_writable(args.plot, read, '--plot')
+  _usage.check_writable(args.output, read)
   for spec in specs:
     metric_arguments.check(spec.metric, spec.options)
   report, notes = _measure(args, specs, inputs)
-  text = retention.render(report, args.format, args.digits, notes)
+  text = retention.render(report, args.table, args.digits, notes)
   with files.write_atomically(args.output) as out:
     out.write(text + '\n')
-  # After the table, which is there even if it cannot be drawn.
+  # After the table, which is written even if drawing fails.
   if args.plot:
     plots.save(plots.sizes(report), args.plot)
   return 0
@@ -256,7 +234,7 @@ def _measure(
   segments = [s for file in inputs for s in file.segments([args.human])]
   judged = [s for s in segments if args.human in s.ratings]
   if not judged:
-    raise ValueError(f'no record has a rating {args.human!r}')
+    raise InputError(f'no record has a rating {args.human!r}')
   notes = [f'{os.cpu_count()} processors']
   if len(judged) < len(segments):
     notes.append(f'{len(segments) - len(judged)} records without a rating')
@@ -278,10 +256,10 @@ def _measure(
   return report, notes
 
 
-def _segment_key(segment: Segment, place: int) -> Hashable:
-  """What the judged translations of one segment have in common."""
+def _segment_key(segment: Segment, index: int) -> Hashable:
+  """A key that all rated outputs of one segment share."""
   if segment.segment is None:
-    return place
+    return index
   shared = segment.source or segment.references
   return segment.language_pair, segment.document, segment.segment, shared
 
@@ -289,7 +267,7 @@ def _segment_key(segment: Segment, place: int) -> Hashable:
 def _timed(
   spec: Spec, segments: Sequence[Segment], args: argparse.Namespace
 ) -> retention.Measured:
-  """Scores with a metric, and times it."""
+  """Scores with a metric and measures its speed."""
   started = time.monotonic()
   metric = metric_arguments.load(spec.metric, spec.options)
   scores = metric.score_segments(segments)
@@ -298,7 +276,7 @@ def _timed(
   if args.time_pairs and args.time_pairs < len(segments):
     chosen = np.linspace(0, len(segments) - 1, args.time_pairs).astype(int)
     part = [segments[n] for n in chosen]
-    # Fewer texts may have programs of their own.
+    # Fewer texts may need programs of other shapes.
     metric.score_segments(part)
   seconds = []
   for _ in range(args.repeats):
@@ -306,12 +284,15 @@ def _timed(
     metric.score_segments(part)
     seconds.append(time.monotonic() - started)
   speed = len(part) / max(min(seconds), 1e-9)
-  if not args.quiet:
-    print(
-      f'{spec.name}: {len(segments)} records, {cold:.1f} s cold; '
-      f'{len(part)} in {min(seconds):.2f} s warm, {speed:.1f}/s',
-      file=sys.stderr,
-      flush=True,
+  say = _usage.printer(args.quiet)
+  say(
+    f'{spec.name}: {len(segments)} records, {cold:.1f} s cold; '
+    f'{len(part)} in {min(seconds):.2f} s warm, {speed:.1f}/s'
+  )
+  if min(seconds) < _SHORT:
+    say(
+      f'note: {spec.name}: {len(part)} pairs take too little time to measure '
+      'speed by; give more records'
     )
   return retention.Measured(
     name=spec.name,

@@ -1,93 +1,100 @@
-"""`t5score score`: files of texts to scores, a line a segment, and a summary.
+"""`t5score score`: scores files of texts, one line per segment, and a summary.
 
-Reads segments and scores them. Which metric is meant is in
-`_metric_arguments.py`, how it scores in `metrics/`, what is written in
-`_score_output.py`; nothing here imports JAX unless a model is loaded.
+Options of the metric are in `_metric_arguments.py`, files of texts in
+`_text_files.py`, what is written in `_score_output.py`. JAX is imported only
+when a model is loaded.
 """
 
 from __future__ import annotations
 
 import argparse
-import os
+import dataclasses
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
-from t5score_jax.commands import _score_output
-from t5score_jax.commands._metric_arguments import (
-  add_choice,
-  add_model_options,
-  load,
-  metric_options,
-  model_folder,
+from t5score_jax.commands import _metric_arguments as metric_arguments
+from t5score_jax.commands import (
+  _score_output,
+  _score_table,
+  _text_files,
+  _usage,
 )
-from t5score_jax.data import files, records, tables
-from t5score_jax.data.records import Segment
-from t5score_jax.errors import UsageError
+from t5score_jax.data import files, tables
+from t5score_jax.errors import InputError, UsageError
 from t5score_jax.fitting import calibration as calibrations
-from t5score_jax.metrics import base
+from t5score_jax.metrics import systems
 from t5score_jax.runtime import processes
 
 SUMMARY = 'score texts with T5Score, COMES, BERTScore, BLEU or any other metric'
 
-_DESCRIPTION = """
-Scores texts and writes a line for each, in the order of the input. Higher is
-better. Then each system's value with a 95% bootstrap interval, and a signature
-that is enough to reproduce the scores: on standard output where -o takes the
-scores, otherwise on standard error. A system's value is the mean of its scores,
-but for BLEU, chrF and TER, which have one of the whole corpus.
+DESCRIPTION = """
+Scores texts and writes one line for each, in the order of the input. Higher is
+better. Then prints each system's value with a 95% bootstrap interval, and a
+signature that suffices to reproduce the scores: on standard output if scores go
+to -o, otherwise on standard error. A system's value is the mean of its scores;
+for BLEU, chrF and TER it is computed over the corpus.
+
+With several -m one table has a row per system and a column per metric, with
+intervals and marks of significant differences; texts are read once.
 
 Parallel text (-t, -r, -s): line n of every file is segment n. Or --input: TSV
 with a header, or JSONL, with the fields source, hypothesis, reference,
-reference_2, ..., system, document, segment, language_pair. Every file may be
+reference_2, ..., system, document, segment, language_pair. Any file may be
 compressed with gzip, and one of them may be standard input (-).
 """
 
-_EXAMPLES = """
+EPILOG = """
 examples:
   t5score score -r references.txt -t A.txt B.txt -o scores.jsonl
+  t5score score -m chrf -m bleu -m t5score-tiny -r references.txt \\
+      -t baseline.txt A.txt B.txt --table latex > table.tex
   t5score score -s source.txt -t A.txt --direction source
   t5score score -m my_run/ --input wmt.tsv.gz \\
       --columns reference=ref_A,hypothesis=hyp --format tsv
   t5score score --metric bertscore -m bert-base-uncased/ --option layer=9 \\
       -r references.txt -t A.txt
   t5score score -m wmt22-comet-da/ -s source.txt -r references.txt -t A.txt
+  t5score score -m XCOMET-XL/ -s source.txt -r references.txt -t A.txt \\
+      --spans errors.jsonl
   cat records.jsonl | t5score score -m chrf++ --input - --quiet | head -1
 
 exit code: 0 scored; 1 the run failed; 2 the command line is wrong; 130
 interrupted
 """
 
-# Endings of an output that promise what is not written.
-_OTHER_FORMATS = frozenset(
-  '.csv .xml .html .parquet .feather .arrow .xls .xlsx .ods .json .yaml .yml'
-  ' .npy .npz .pkl .db .sqlite .zip .bz2 .xz .zst'.split()
-)
-
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
   """Declares the verb's arguments."""
-  parser.description = _DESCRIPTION
-  parser.epilog = _EXAMPLES
-  parser.formatter_class = argparse.RawDescriptionHelpFormatter
-  add_choice(parser)
-  _add_input(parser.add_argument_group('input'))
-  add_model_options(parser)
+  metric_arguments.add_choice(parser, several=True)
+  texts = parser.add_argument_group('input')
+  _text_files.add_arguments(texts)
+  _text_files.add_columns(
+    texts, 'columns of --input that hold a field (FIELD=COL) of another name'
+  )
+  metric_arguments.add_model_options(parser)
   processes.add_arguments(parser)
   output = parser.add_argument_group('output')
   output.add_argument(
     '--format',
     choices=_score_output.FORMATS,
-    help='jsonl and tsv: ids, score and what it is made of; text: the score '
-    "alone (default: by OUT's name, else jsonl)",
+    help='jsonl and tsv: ids, score and its components; text: the score alone '
+    "(default: by OUT's name, else jsonl)",
   )
   output.add_argument(
     '-o',
     '--output',
     metavar='OUT',
     default='-',
-    help='where scores go; appears whole or not at all; .gz is compressed '
+    help='the file of scores, written whole or not at all; .gz is compressed '
     '(default: standard output)',
+  )
+  _score_table.add_arguments(output)
+  output.add_argument(
+    '--spans',
+    metavar='FILE',
+    help='also write the errors found in each hypothesis, with their severity '
+    '(JSONL; for models that tag words, such as XCOMET)',
   )
   output.add_argument(
     '--calibration',
@@ -98,61 +105,20 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
   )
   output.add_argument(
     '--bootstrap',
-    type=_count,
-    default=base.DEFAULT_RESAMPLES,
+    type=_usage.resamples,
+    default=systems.DEFAULT_RESAMPLES,
     metavar='N',
     help='samples for the intervals; 0 for none (default: %(default)s)',
   )
   output.add_argument(
     '--seed',
     type=int,
-    default=base.DEFAULT_SEED,
+    default=systems.DEFAULT_SEED,
     help='of the samples (default: %(default)s)',
   )
   output.add_argument(
     '--quiet', action='store_true', help='scores and errors only'
   )
-
-
-def _add_input(group: argparse._ArgumentGroup) -> None:
-  group.add_argument(
-    '-t',
-    '--hypotheses',
-    nargs='+',
-    default=[],
-    metavar='[NAME=]HYP',
-    help="hypotheses, one file a system, whose name is NAME or the file's",
-  )
-  group.add_argument(
-    '-r',
-    '--references',
-    nargs='+',
-    default=[],
-    metavar='REF',
-    help='references',
-  )
-  group.add_argument('-s', '--source', metavar='SRC', help='sources')
-  group.add_argument(
-    '--input', metavar='FILE', help='TSV or JSONL records; - is standard input'
-  )
-  group.add_argument(
-    '--columns',
-    metavar='FIELD=COL,...',
-    help='what the columns of --input are called, where the names differ',
-  )
-  group.add_argument(
-    '--quoting',
-    choices=tables.QUOTING,
-    help='of TSV cells: none, or csv where they may stand in double quotes '
-    '(default: none)',
-  )
-
-
-def _count(text: str) -> int:
-  number = int(text)
-  if number < 0:
-    raise argparse.ArgumentTypeError(f'{text} is negative')
-  return number
 
 
 def run(args: argparse.Namespace) -> int:
@@ -164,41 +130,79 @@ def run(args: argparse.Namespace) -> int:
 
 def _run(args: argparse.Namespace) -> int:
   format = _checked_format(args)
-  options = metric_options(args)
-  if processes.count() > 1:
-    options['spread'] = True
-  check_writable(args.output, [*_inputs(args), *options.values()])
-  segments = read_segments(args)
-  metric = load(args.model, options, args.metric)
-  calibration = _calibration(args, options)
+  several = metric_arguments.chosen(args)
+  table = _score_table.check(args, len(several) > 1)
+  read = [*_text_files.inputs(args), args.calibration]
+  for one in several:
+    read += [one.model, *one.options.values()]
+    if processes.count() > 1 and (len(several) == 1 or one.spreads):
+      one.options['spread'] = True
+  _usage.check_writable(args.output, read)
+  _check_spans_file(args, read)
+  if table is not None:
+    return _score_table.run(args, several, table, format)
+  chosen = several[0]
+  segments = _text_files.read_segments(args)
+  if not segments:
+    named = args.input or ', '.join(args.hypotheses)
+    raise InputError(f'{named}: no segments; nothing was scored')
+  metric = chosen.load()
+  if args.spans is not None and not getattr(metric, 'labels', ()):
+    raise UsageError(
+      f'--spans: {metric.name} with this model finds no errors; models that '
+      'tag words do, such as XCOMET'
+    )
+  calibration = _calibration(args, chosen)
   if calibration is not None:
     # Before the work rather than after it.
     calibrations.check_signature(
       metric.signature(), calibration, complete=False
     )
-  with _score_output.Progress(metric, args.quiet or not processes.is_first()):
+  with _score_output.scoring_bar(
+    metric, args.quiet or not processes.is_first()
+  ):
     scores = metric.score_segments(segments)
   if calibration is not None:
     scores = calibrations.apply(scores, calibration)
+  notes = (*scores.notes, *_text_files.notes(segments))
+  scores = dataclasses.replace(scores, notes=notes)
   processes.on_first(
     lambda: _score_output.write_scores(args.output, segments, scores, format)
   )
-  if processes.is_first() and not args.quiet:
-    stream = sys.stderr if args.output == '-' else sys.stdout
-    stream.write(
-      _score_output.summary(segments, scores, args.bootstrap, args.seed)
+  if args.spans is not None:
+    processes.on_first(
+      lambda: _score_output.write_spans(args.spans, segments, scores)
     )
+  if processes.is_first() and not args.quiet:
+    summary = _score_output.summary(segments, scores, args.bootstrap, args.seed)
+    if args.output == '-':
+      sys.stderr.write(summary)
+    elif sys.stdout is not None:  # It may be closed.
+      with files.named('standard output'):
+        sys.stdout.write(summary)
+        sys.stdout.flush()
   return 0
 
 
+def _check_spans_file(args: argparse.Namespace, read: Sequence[Any]) -> None:
+  """Raises UsageError for a FILE of --spans that something else is."""
+  if args.spans is None:
+    return
+  if args.spans == args.output:
+    raise UsageError('--spans and -o are the same file')
+  _usage.check_writable(args.spans, read, '--spans')
+
+
 def _calibration(
-  args: argparse.Namespace, options: Mapping[str, Any]
+  args: argparse.Namespace, chosen: metric_arguments.Chosen
 ) -> calibrations.Calibration | None:
   if args.calibration is None:
     return None
   if args.calibration != 'model':
     return calibrations.read(args.calibration)
-  folder = model_folder(args.model, options, args.metric)
+  folder = metric_arguments.model_folder(
+    chosen.model, chosen.options, chosen.metric
+  )
   if folder is None:
     raise UsageError(
       '--calibration model is for metrics with a model: give a FILE'
@@ -209,127 +213,8 @@ def _calibration(
 def _checked_format(args: argparse.Namespace) -> str:
   format = args.format or tables.format_of(args.output)
   if format is None:
-    check_ending(args.output, _score_output.FORMATS, '-o')
+    _usage.check_ending(args.output, _score_output.FORMATS, '-o')
     format = 'jsonl'
   if args.token_log_probs and format != 'jsonl':
     raise UsageError(f'--tokens is for --format jsonl, not {format}')
   return format
-
-
-def check_ending(path: str, formats: Iterable[str], flag: str) -> None:
-  """Raises UsageError for a name that promises what is not written.
-
-  Args:
-    path: Of the output, where no format was asked for.
-    formats: Those that there are.
-    flag: Of the output, for the message.
-  """
-  ending = os.path.splitext(path.lower().removesuffix('.gz'))[1]
-  if ending in _OTHER_FORMATS:
-    raise UsageError(
-      f'{flag} {path}: {ending} is none of the formats; choose another name, '
-      f'or give --format {", ".join(formats)}'
-    )
-
-
-def check_writable(
-  path: str, inputs: Iterable[object] = (), flag: str = '-o'
-) -> None:
-  """Finds out before the work rather than after it.
-
-  Args:
-    path: Where something is to be written; `-` is standard output.
-    inputs: What is read, as for `files.check_not_input`.
-    flag: Of the output, for the message.
-
-  Raises:
-    UsageError: The output is an input too.
-    OSError: It can't be written.
-  """
-  if path == '-':
-    return
-  try:
-    files.check_not_input(path, inputs, flag)
-  except files.OverwriteError as error:
-    raise UsageError(str(error)) from error
-  folder = os.path.dirname(os.path.realpath(path))
-  if os.path.isdir(path):
-    raise IsADirectoryError(f'cannot write {path}: it is a folder')
-  if not os.path.isdir(folder):
-    raise FileNotFoundError(
-      f'cannot write {path}: there is no folder {folder}; create it first'
-    )
-  if not os.access(path if os.path.exists(path) else folder, os.W_OK):
-    raise PermissionError(f'cannot write {path}: permission denied')
-
-
-def _inputs(args: argparse.Namespace) -> list[str | None]:
-  """The files that the command line names to be read."""
-  hypotheses = _systems(args.hypotheses).values()
-  others = args.source, args.input, args.calibration, args.model
-  return [*hypotheses, *args.references, *others]
-
-
-def read_segments(args: argparse.Namespace) -> list[Segment]:
-  """Reads what the command line names.
-
-  Raises:
-    UsageError: The arguments contradict each other.
-    records.RecordError: Something in a file is not as it must be.
-    OSError: A file can't be read.
-  """
-  parallel = bool(args.hypotheses or args.references or args.source)
-  if args.input and parallel:
-    raise UsageError('give either --input, or -t with -r and -s')
-  if args.input:
-    return records.read_records(
-      args.input,
-      columns=renames(args.columns or ''),
-      quoting=args.quoting or 'none',
-    )
-  for flag in ('columns', 'quoting'):
-    if getattr(args, flag) is not None:
-      raise UsageError(f'--{flag} is for --input')
-  if not args.hypotheses:
-    raise UsageError('no hypotheses: give -t HYP, or --input FILE')
-  if [*args.hypotheses, *args.references, args.source].count('-') > 1:
-    raise UsageError('standard input (-) can be only one of the files')
-  return records.read_parallel(
-    _systems(args.hypotheses), args.references, args.source
-  )
-
-
-def _systems(arguments: Sequence[str]) -> dict[str, str]:
-  """Files by system: NAME=FILE, or the file's name without its endings."""
-  named = {}
-  for argument in arguments:
-    name, equals, path = argument.partition('=')
-    # A path that holds '=' is still a path where its left side has a '/'.
-    if not (name and equals and path) or '/' in name:
-      path = argument
-      name = os.path.basename(path).removesuffix('.gz').removesuffix('.txt')
-      # The locale may not know the letters; they are UTF-8 all the same.
-      name = os.fsencode(name).decode('utf-8', 'backslashreplace')
-      if name == '-':
-        name = 'stdin'
-      if name in named or not name:
-        name = path
-    if name in named:
-      raise UsageError(f'two systems are called {name!r}: give NAME=FILE')
-    named[name] = path
-  return named
-
-
-def renames(text: str) -> dict[str, str]:
-  """Reads FIELD=COLUMN,...
-
-  Raises:
-    UsageError: The text has another form.
-  """
-  found = {}
-  for part in filter(None, (part.strip() for part in text.split(','))):
-    field, equals, column = part.partition('=')
-    if not (field and equals and column):
-      raise UsageError(f'--columns takes FIELD=COLUMN, not {part!r}')
-    found[field] = column
-  return found

@@ -1,9 +1,9 @@
-"""Perturbed texts: text infilling and sentence permutation (Lewis et al. 2019).
+"""Perturbs texts by text infilling and sentence permutation.
 
-FrugalScore (Kamal Eddine et al. 2022, section 3.1) pairs a text with what a
-denoiser makes of such a perturbed version. For the perturbation alone: spans
-of tokens disappear behind a mask (or altogether), some come back as random
-tokens, and sentences change places. Not here: which texts (`pairs`).
+The noise is BART's (Lewis et al. 2019): spans of tokens are replaced by a mask,
+by random tokens or by nothing, and sentences are permuted. FrugalScore (Kamal
+Eddine et al. 2022, section 3.1) pairs texts with a denoiser's reconstructions
+of them; `data/pairs.py` pairs them with the perturbed texts as well.
 """
 
 from __future__ import annotations
@@ -14,7 +14,9 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
-# A character of a script that is written without spaces is a token by itself.
+from t5score_jax.errors import OptionError
+
+# Each character of a script without spaces is a token.
 _UNSPACED = (
   '\u0e00-\u0eff\u1780-\u17ff\u3001-\u30ff\u3400-\u9fff\uf900-\ufaff'
   '\U00020000-\U0003ffff'
@@ -27,14 +29,15 @@ _SENTENCE_END = re.compile(r'[.!?…。！？]["\')\]”’»」』]*$')
 
 @dataclasses.dataclass(frozen=True)
 class Noise:
-  """How much of a text is perturbed.
+  """The amount of noise.
 
   Attributes:
-    mask_share: of the tokens that spans cover, 0 to 1 (the paper: .5).
-    mean_span: tokens a span, the mean of a Poisson distribution, from .5 (3).
-    random_share: of the spans, 0 to 1, that become random tokens (.2).
-    mask_token: what any other span becomes; '' removes it.
-    permute: whether sentences change places.
+    mask_share: Share of the tokens in masked spans, 0 to 1 (paper: .5).
+    mean_span: Mean of the Poisson distribution of span lengths in tokens, at
+      least .5 (paper: 3).
+    random_share: Share of the spans that become random tokens, 0 to 1 (.2).
+    mask_token: Replacement of the other spans; '' removes them.
+    permute: Whether sentences are permuted.
   """
 
   mask_share: float = 0.5
@@ -47,19 +50,19 @@ class Noise:
     for name in ('mask_share', 'random_share'):
       value = getattr(self, name)
       if not 0 <= value <= 1:
-        raise ValueError(f'{name} {value}: a share is from 0 to 1')
+        raise OptionError(f'{name} {value}: must be from 0 to 1')
     if not 0.5 <= self.mean_span <= 1000:
-      raise ValueError(f'mean_span {self.mean_span}: from .5 to 1000')
+      raise OptionError(f'mean_span {self.mean_span}: must be from .5 to 1000')
 
 
 @dataclasses.dataclass(frozen=True)
 class Token:
-  """A piece of a text.
+  """A token of a text.
 
   Attributes:
-    text: without white space.
-    spaced: whether white space stands before it.
-    sentence: which sentence it is of, from 0.
+    text: The token, without white space.
+    spaced: Whether white space precedes it.
+    sentence: Index of its sentence.
   """
 
   text: str
@@ -68,45 +71,45 @@ class Token:
 
 
 def tokens_of(text: str) -> list[Token]:
-  """Splits at white space; characters of unspaced scripts stand alone.
+  """Splits a text at white space and around characters of unspaced scripts.
 
-  A sentence ends at `.`, `!`, `?` or the like, with closing quotation marks
-  after it, where a space or an unspaced character follows.
+  A sentence ends at `.`, `!`, `?` or the like, with closing quotation marks, if
+  a space or an unspaced character follows.
   """
-  found: list[Token] = []
+  tokens: list[Token] = []
   sentence, ended = 0, False
   for match in _TOKEN.finditer(text):
     spaced = match.start() > 0 and text[match.start() - 1].isspace()
     closing = _CLOSING.fullmatch(match[0]) is not None
     if ended and not closing:
       sentence, ended = sentence + 1, False
-    found.append(Token(match[0], spaced, sentence))
+    tokens.append(Token(match[0], spaced, sentence))
     ended = ended or _SENTENCE_END.search(match[0]) is not None
-  return found
+  return tokens
 
 
 def sample_spans(
   count: int, noise: Noise, rng: np.random.Generator
 ) -> list[tuple[int, int]]:
-  """Draws the spans that are masked.
+  """Draws the masked spans.
 
   Args:
-    count: tokens of the text.
-    noise: how much.
-    rng: the source of chance.
+    count: Number of tokens of the text.
+    noise: The amount of noise.
+    rng: The random generator.
 
   Returns:
-    (start, length) in order, without overlap, and with a token between any two
-    as long as there are enough of these. The lengths are Poisson; the last one
-    drawn is cut so that `mask_share` of the tokens are covered (in the mean:
-    the number is rounded up or down by chance). A length may be 0, which is a
-    place where something is put in.
+    (start, length) of each span, in order, without overlap, and separated by at
+    least one token as long as there are enough. The lengths are Poisson; the
+    last one drawn is cut so that `mask_share` of the tokens are covered (on
+    average: the number is rounded up or down at random). A span of length 0 is
+    an insertion.
   """
   wanted = min(count, int(noise.mask_share * count + rng.random()))
   lengths: list[int] = []
   while (left := wanted - sum(lengths)) > 0:
     lengths.append(min(int(rng.poisson(noise.mean_span)), left))
-  # Spans stand in the gaps between the tokens that are kept.
+  # Spans lie in the gaps between the tokens that are kept.
   gaps = count - wanted + 1
   chosen = np.sort(
     rng.choice(gaps, size=len(lengths), replace=len(lengths) > gaps)
@@ -125,30 +128,30 @@ def perturb(
   vocabulary: Sequence[str],
   rng: np.random.Generator,
 ) -> str:
-  """Masks spans, then puts the sentences into another order.
+  """Masks spans, then permutes the sentences.
 
   Args:
-    text: what to perturb.
-    noise: how much.
-    vocabulary: where random tokens are drawn from, evenly: a sample of the
-      corpus's running tokens gives them their frequencies.
-    rng: the source of chance.
+    text: The text.
+    noise: The amount of noise.
+    vocabulary: Tokens from which random ones are drawn uniformly; running
+      tokens of the corpus give them their frequencies.
+    rng: The random generator.
 
   Returns:
-    The perturbed text; '' where nothing is left of it.
+    The perturbed text, which may be empty.
 
   Raises:
-    ValueError: random tokens are wanted and the vocabulary is empty.
+    OptionError: Random tokens are wanted and the vocabulary is empty.
   """
   if noise.random_share and not len(vocabulary):
-    raise ValueError('no vocabulary to draw random tokens from')
+    raise OptionError('no vocabulary to draw random tokens from')
   tokens = tokens_of(text)
   kept: list[Token] = []
   end = 0
   for start, length in sample_spans(len(tokens), noise, rng):
     kept += tokens[end:start]
     end = start + length
-    # An insertion at the end of the text has no token to take the place of.
+    # An insertion at the end of the text replaces no token.
     place = tokens[min(start, len(tokens) - 1)]
     if rng.random() < noise.random_share:
       drawn = rng.integers(len(vocabulary), size=max(length, 1))
@@ -161,7 +164,7 @@ def perturb(
 
 
 def _permuted(tokens: list[Token], rng: np.random.Generator) -> list[Token]:
-  """The sentences in a random order."""
+  """Permutes the sentences."""
   sentences: dict[int, list[Token]] = {}
   for token in tokens:
     sentences.setdefault(token.sentence, []).append(token)
@@ -170,7 +173,7 @@ def _permuted(tokens: list[Token], rng: np.random.Generator) -> list[Token]:
 
 
 def _joined(tokens: list[Token]) -> str:
-  """The text; between unspaced characters stays what the original had."""
+  """Joins tokens; unspaced characters keep their original spacing."""
   text, before = '', None
   for token in tokens:
     tight = not token.spaced and (
@@ -187,11 +190,11 @@ def _is_unspaced(token: str) -> bool:
 
 
 class TokenSample:
-  """An even sample of the running tokens of a corpus, of bounded size.
+  """A uniform sample, of bounded size, of the running tokens of a corpus.
 
   Args:
-    size: the most tokens that are kept.
-    seed: of the draws.
+    size: Maximum number of tokens.
+    seed: Seed of the draws.
   """
 
   def __init__(self, size: int = 65_536, seed: int = 0):
@@ -201,7 +204,7 @@ class TokenSample:
     self.tokens: list[str] = []
 
   def add(self, texts: Iterable[str]) -> None:
-    """Takes the tokens of further texts into account (Vitter 1985, R)."""
+    """Adds the tokens of further texts (Vitter 1985, algorithm R)."""
     for text in texts:
       words = _TOKEN.findall(text)
       room = max(0, self._size - len(self.tokens))

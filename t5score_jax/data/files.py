@@ -1,18 +1,19 @@
-"""Text files: read line by line, written whole or not at all.
+"""Text files, read line by line and written atomically.
 
-For everything that reads or writes UTF-8 lines, compressed or not. What the
-lines mean (records, fields) is for `records`.
+Everything that reads or writes UTF-8 lines, compressed or not, uses this
+module. The meaning of the lines is up to `data/records.py`.
 
-Rules for reading, the same everywhere:
+Rules for reading:
 
-- A line ends at LF or at CR LF, and nowhere else. Other characters that some
-  programs take for line ends (a lone CR, VT, FF, U+0085, U+2028, U+2029) are
-  text and stay in the line.
+- A line ends at LF or CR LF only. Other characters that some programs take for
+  line ends (a lone CR, VT, FF, U+0085, U+2028, U+2029) are text.
 - A byte order mark at the start of the file is dropped.
 - The last line may lack its line end.
 - gzip is recognised by its first two bytes, whatever the file is called.
 - `-` is standard input (or output).
-- Invalid UTF-8 and NUL are errors that name the line: nothing is replaced.
+- A line that inflates to more than 256 MiB is an error: a small compressed file
+  must not fill the memory.
+- Invalid UTF-8 and NUL are errors that name the line; nothing is replaced.
 """
 
 from __future__ import annotations
@@ -29,18 +30,20 @@ import zlib
 from collections.abc import Iterable, Iterator
 from typing import IO, Any, BinaryIO
 
-from t5score_jax.errors import T5ScoreError
+from t5score_jax.errors import T5ScoreError, UsageError
 
 _GZIP_MAGIC = b'\x1f\x8b'
+#: Bytes of a line that is inflated.
+MAX_INFLATED_LINE = 256 << 20
 
 
 class RecordError(T5ScoreError, ValueError):
-  """Something in an input or output file is not as it must be.
+  """An input or output file has invalid content.
 
   Attributes:
     path: The file, or `-` for standard input or output; None if unknown.
-    line: The line, counted from 1; None where the whole file is meant.
-    field: The field or column; None where the whole line is meant.
+    line: The line, counted from 1; None for the whole file.
+    field: The field or column; None for the whole line.
   """
 
   def __init__(
@@ -65,21 +68,15 @@ class RecordError(T5ScoreError, ValueError):
     super().__init__(f'{", ".join(place)}: {problem}' if place else problem)
 
 
-class OverwriteError(T5ScoreError, ValueError):
-  """An output is one of the inputs too, which would be lost."""
-
-  exit_code = 2
+class OverwriteError(UsageError):
+  """An output would overwrite one of the inputs."""
 
 
 @contextlib.contextmanager
 def open_text(path: str | os.PathLike[str]) -> Iterator[Iterator[str]]:
-  r"""Opens a text file for reading, as an iterator over its lines.
+  """Opens a text file as an iterator over its lines, without line ends.
 
-  Lines come without their line ends, as the file is read: a file larger than
-  memory is no problem. See the module's docstring for the rules.
-
-  >>> with open_text('hypotheses.txt.gz') as lines:  # doctest: +SKIP
-  ...   first = next(lines)
+  The file is read as the lines are; the module's docstring gives the rules.
 
   Args:
     path: A file, compressed with gzip or not, or `-` for standard input.
@@ -88,8 +85,8 @@ def open_text(path: str | os.PathLike[str]) -> Iterator[Iterator[str]]:
     The iterator over the lines.
 
   Raises:
-    RecordError: While iterating: invalid UTF-8, NUL, damaged gzip data.
-    OSError: The file can't be opened or read.
+    RecordError: During iteration: invalid UTF-8, NUL, damaged gzip data.
+    OSError: The file cannot be opened or read.
   """
   path = os.fspath(path)
   with contextlib.ExitStack() as stack:
@@ -98,20 +95,24 @@ def open_text(path: str | os.PathLike[str]) -> Iterator[Iterator[str]]:
     else:
       stream = stack.enter_context(open(path, 'rb'))
     if stream.peek(2)[:2] == _GZIP_MAGIC:
-      stream = stack.enter_context(gzip.GzipFile(fileobj=stream))
-    yield _lines(stream, path)
+      inflated = stack.enter_context(gzip.GzipFile(fileobj=stream))
+      yield _lines(_bounded(inflated, path), path)
+    else:
+      yield _lines(stream, path)
 
 
 def read_lines(path: str | os.PathLike[str]) -> list[str]:
-  """Reads all lines of a text file; `open_text` says how and what it raises."""
+  """Reads all lines of a text file; see `open_text`."""
   with open_text(path) as lines:
     return list(lines)
 
 
 def _standard_input() -> Any:
-  """Standard input as bytes. It belongs to the process: never closed."""
+  """Standard input as bytes; it belongs to the process and stays open."""
+  if sys.stdin is None:
+    raise RecordError('is closed; give a file, or redirect one', path='-')
   raw = getattr(sys.stdin, 'buffer', None)
-  if raw is None:  # text that a test or a notebook put in its place
+  if raw is None:  # a text stream of a test or a notebook
     data = sys.stdin.read().encode('utf-8', 'surrogatepass')
   elif hasattr(raw, 'peek'):
     return raw
@@ -120,11 +121,26 @@ def _standard_input() -> Any:
   return io.BufferedReader(io.BytesIO(data))
 
 
-def _lines(stream: BinaryIO, path: str) -> Iterator[str]:
-  """Decodes a byte stream line by line, so that errors can name the line."""
+def _bounded(stream: gzip.GzipFile, path: str) -> Iterator[bytes]:
+  """Yields the lines of a compressed stream, with their ends."""
+  number = 0
+  while line := stream.readline(MAX_INFLATED_LINE + 1):
+    number += 1
+    if len(line) > MAX_INFLATED_LINE:
+      raise RecordError(
+        f'the line inflates to more than {MAX_INFLATED_LINE >> 20} MiB;'
+        ' decompress the file first if this is intended',
+        path=path,
+        line=number,
+      )
+    yield line
+
+
+def _lines(stream: Iterable[bytes], path: str) -> Iterator[str]:
+  """Decodes a byte stream line by line, so that errors name the line."""
   number = 0
   try:
-    # Iterating over bytes splits at LF only; text would need care.
+    # Iteration over bytes splits at LF only.
     for number, raw in enumerate(stream, 1):
       if number == 1:
         if raw.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
@@ -148,7 +164,7 @@ def _lines(stream: BinaryIO, path: str) -> Iterator[str]:
         ) from error
       if '\0' in line:
         raise RecordError(
-          f'a NUL character at position {line.index(chr(0)) + 1}; remove it'
+          f'NUL character at position {line.index(chr(0)) + 1}; remove it'
           ' (is this a text file?)',
           path=path,
           line=number,
@@ -156,11 +172,22 @@ def _lines(stream: BinaryIO, path: str) -> Iterator[str]:
       yield line
   except (EOFError, zlib.error, gzip.BadGzipFile) as error:
     raise RecordError(
-      f'the gzip data is damaged or cut short ({error}); fetch or compress'
+      f'the gzip data is damaged or truncated ({error}); fetch or compress'
       ' the file again',
       path=path,
       line=number + 1,
     ) from error
+
+
+@contextlib.contextmanager
+def named(path: str | os.PathLike[str]) -> Iterator[None]:
+  """Adds a path to errors of the system that name none, as of a full disk."""
+  try:
+    yield
+  except OSError as error:
+    if error.filename is not None or error.errno is None:
+      raise
+    raise OSError(error.errno, error.strerror, os.fspath(path)) from error
 
 
 @contextlib.contextmanager
@@ -169,38 +196,36 @@ def write_atomically(
 ) -> Iterator[IO[Any]]:
   """Opens a file that appears under its name only when it is complete.
 
-  The bytes go into a temporary file in the same folder, which takes the name
-  when the block ends. If the block raises, the temporary file is removed and
-  whatever had the name before is still there. A symbolic link stays a link;
-  a pipe or device (`/dev/null`) is written directly.
+  The bytes are written to a temporary file in the same folder, which is renamed
+  when the block ends. If the block raises, the temporary file is removed and an
+  earlier file is unchanged. A symbolic link stays a link; a pipe or device
+  (`/dev/null`) is written directly.
 
   Args:
-    path: Where to write. In text mode a name that ends in `.gz` is compressed
-      (same text, same bytes: the header carries no time), and `-` is standard
-      output.
+    path: The file. In text mode a name in `.gz` is compressed (equal texts give
+      equal bytes: the header has no time), and `-` is standard output.
     mode: `'w'` for UTF-8 text with LF line ends, `'wb'` for bytes.
 
   Yields:
     The open file.
 
   Raises:
-    ValueError: The mode is another one.
-    FileNotFoundError: The folder doesn't exist.
-    OSError: The file can't be written.
+    FileNotFoundError: The folder does not exist.
+    OSError: The file cannot be written.
   """
-  if mode not in ('w', 'wb'):
-    raise ValueError(f"mode must be 'w' or 'wb', not {mode!r}")
+  assert mode in ('w', 'wb'), mode
   path = os.fspath(path)
   if path == '-':
-    with _standard_output(mode) as out:
+    with named('standard output'), _standard_output(mode) as out:
       yield out
     return
   target = os.path.realpath(path)
   compress = mode == 'w' and path.endswith('.gz')
   if os.path.exists(target) and not stat.S_ISREG(os.stat(target).st_mode):
-    # A folder fails here with the error that names it.
-    with open(target, 'wb') as raw, _layer(raw, mode, compress) as out:
-      yield out
+    # Opening a folder raises an error that names it.
+    with named(path), open(target, 'wb') as raw:
+      with _layer(raw, mode, compress) as out:
+        yield out
     return
   folder, name = os.path.split(target)
   if not os.path.isdir(folder):
@@ -208,10 +233,10 @@ def write_atomically(
       f'cannot write {path}: there is no folder {folder}; create it first'
     )
   partial = os.path.join(folder, f'.{name[:200]}.{secrets.token_hex(4)}.part')
-  # os.open, not tempfile: a new file gets the permissions that umask gives.
+  # os.open, not tempfile: the file gets the permissions of the umask.
   descriptor = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
   try:
-    with open(descriptor, 'wb') as raw:
+    with named(path), open(descriptor, 'wb') as raw:
       with _layer(raw, mode, compress) as out:
         yield out
       raw.flush()
@@ -228,16 +253,16 @@ def write_atomically(
 def check_not_input(
   output: str | os.PathLike[str], inputs: Iterable[object], flag: str = '-o'
 ) -> None:
-  """Finds out, before anything is read, whether an output is an input too.
+  """Checks that an output is not one of the inputs.
 
   Args:
-    output: Where something is to be written, perhaps `-`.
-    inputs: Paths that are read; what is not the path of a file (None, the name
-      of a model, `-`) is passed over.
-    flag: Of the output, for the message.
+    output: The output file or `-`.
+    inputs: Paths of inputs; anything else (None, the name of a model, `-`) is
+      ignored.
+    flag: The output's flag, for the message.
 
   Raises:
-    OverwriteError: Both are one regular file, by whatever name or link.
+    OverwriteError: Output and input are one regular file, by any name or link.
   """
   if os.fspath(output) == '-' or not os.path.isfile(output):
     return
@@ -248,30 +273,30 @@ def check_not_input(
       if os.path.samefile(output, path):
         same = '' if os.fspath(output) == os.fspath(path) else f' ({path})'
         raise OverwriteError(
-          f'{flag} {os.fspath(output)}: is an input too{same}, which would be '
-          'lost; choose another name'
+          f'{flag} {os.fspath(output)}: is an input too{same} and would be '
+          'overwritten; choose another name'
         )
 
 
 def write_lines(path: str | os.PathLike[str], lines: Iterable[str]) -> None:
-  """Writes lines of text, atomically; `read_lines` gives them back.
+  """Writes lines of text atomically, for `read_lines`.
 
   Args:
-    path: Where to write: `write_atomically` says what `-` and `.gz` do.
-    lines: One text a line, without line ends.
+    path: The file; see `write_atomically` for `-` and `.gz`.
+    lines: Texts without line ends.
 
   Raises:
-    RecordError: A text holds a line end, NUL or half a surrogate pair, or
-      is the first and begins with U+FEFF: it could not be read back.
-    OSError: The file can't be written.
+    RecordError: A text contains a line end, NUL or an unpaired surrogate, or
+      the first one begins with U+FEFF, so that it could not be read back.
+    OSError: The file cannot be written.
   """
   with write_atomically(path) as out:
     for number, line in enumerate(lines, 1):
       check_writable(line, '\r\n\0', path=path, line=number)
       if number == 1 and line.startswith('\ufeff'):
         raise RecordError(
-          'the text begins with U+FEFF, which a reader would take for a byte'
-          ' order mark; remove it',
+          'the text begins with U+FEFF, which would be read as a byte order'
+          ' mark; remove it',
           path=path,
           line=1,
         )
@@ -286,25 +311,28 @@ def check_writable(
   line: int,
   field: str | None = None,
 ) -> None:
-  """Raises RecordError if a text can't be written so that it reads back.
+  """Checks that a text can be written and read back.
 
   Args:
     text: The text.
-    forbidden: The characters that the format has no way to write.
+    forbidden: Characters that the format cannot represent.
     path: The file, for the message.
     line: The line, for the message.
     field: The field, for the message.
 
   Raises:
-    RecordError: The text holds a forbidden character or half a surrogate pair.
+    RecordError: The text contains a forbidden character or an unpaired
+      surrogate.
   """
+  if path == '-':
+    path = 'standard output'
   for character in forbidden:
     if character in text:
       raise RecordError(
-        f'the text holds {character!r}, which this format cannot hold; write'
+        f'the text contains {character!r}, which this format cannot hold; write'
         ' JSONL instead, or replace it'
         if character != '\0'
-        else 'the text holds a NUL character; remove it',
+        else 'the text contains a NUL character; remove it',
         path=path,
         line=line,
         field=field,
@@ -314,8 +342,8 @@ def check_writable(
       text.encode('utf-8')
     except UnicodeEncodeError as error:
       raise RecordError(
-        f'half a surrogate pair (U+{ord(text[error.start]):04X}) at position'
-        f' {error.start + 1}; it is not a character: replace it',
+        f'unpaired surrogate (U+{ord(text[error.start]):04X}) at position'
+        f' {error.start + 1}, which is not a character: replace it',
         path=path,
         line=line,
         field=field,
@@ -324,7 +352,7 @@ def check_writable(
 
 @contextlib.contextmanager
 def _layer(raw: BinaryIO, mode: str, compress: bool) -> Iterator[IO[Any]]:
-  """Puts gzip and text encoding over a byte stream, which stays open."""
+  """Wraps a byte stream, which stays open, in gzip and a text encoding."""
   with contextlib.ExitStack() as stack:
     stream: Any = raw
     if compress:
@@ -333,17 +361,19 @@ def _layer(raw: BinaryIO, mode: str, compress: bool) -> Iterator[IO[Any]]:
       )
     if mode == 'w':
       stream = io.TextIOWrapper(stream, encoding='utf-8', newline='\n')
-      # Detached, not closed: closing would close the bytes beneath as well.
+      # Detached, not closed: closing would close the byte stream as well.
       stack.callback(stream.detach)
     yield stream
 
 
 @contextlib.contextmanager
 def _standard_output(mode: str) -> Iterator[IO[Any]]:
-  """Standard output as UTF-8 whatever the locale; stays open."""
+  """Standard output as UTF-8 in any locale; stays open."""
+  if sys.stdout is None:
+    raise RecordError('standard output is closed; write to a file')
   sys.stdout.flush()
   raw = getattr(sys.stdout, 'buffer', None)
-  if raw is None:  # a notebook's output has no bytes beneath
+  if raw is None:  # a notebook's output has no byte stream
     yield sys.stdout
     return
   with _layer(raw, mode, compress=False) as out:

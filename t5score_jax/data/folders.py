@@ -1,10 +1,16 @@
-"""Folders that appear under their names only when they are complete."""
+"""Folders that appear under their names only when they are complete.
+
+Temporary folders lie beside what they become. Those that a killed process has
+left are removed by the next one that needs a folder of that name.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import os
 import shutil
+import socket
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -25,19 +31,58 @@ def new_folder(folder: str | os.PathLike[str]) -> Iterator[Path]:
   """
   target = Path(os.path.abspath(folder))
   target.parent.mkdir(parents=True, exist_ok=True)
-  temporary = _temporary(target)
-  try:
+  with scratch(target) as temporary:
     # mkdtemp creates a folder that only its owner can read.
     temporary.chmod(0o777 & ~_umask())
     yield temporary
     _replace(temporary, target)
-  finally:
-    shutil.rmtree(temporary, ignore_errors=True)
 
 
-def _temporary(target: Path) -> Path:
+@contextlib.contextmanager
+def scratch(target: str | os.PathLike[str]) -> Iterator[Path]:
+  """Yields a temporary folder beside a file or folder, and removes it.
+
+  Args:
+    target: What it serves. Its folder exists.
+
+  Raises:
+    OSError: The folder cannot be created.
+  """
+  target = Path(os.path.abspath(target))
   prefix = f'.{target.name[:100]}.'
-  return Path(tempfile.mkdtemp(prefix=prefix, dir=target.parent))
+  # Locks are seen on this host only.
+  suffix = f'.{socket.gethostname()}.temporary'
+  for path in target.parent.iterdir():
+    if path.name.startswith(prefix) and path.name.endswith(suffix):
+      # Locked as long as its process lives.
+      with contextlib.suppress(OSError), _locked(path):
+        shutil.rmtree(path)
+  with contextlib.ExitStack() as held:
+    while True:
+      temporary = Path(tempfile.mkdtemp(suffix, prefix, target.parent))
+      try:
+        held.enter_context(_locked(temporary))
+      except BlockingIOError:
+        continue  # Another process has just taken it for one that was left.
+      except OSError:
+        pass  # A file system without locks: nothing is removed, by anyone.
+      if temporary.is_dir():
+        break
+    try:
+      yield temporary
+    finally:
+      shutil.rmtree(temporary, ignore_errors=True)
+
+
+@contextlib.contextmanager
+def _locked(folder: Path) -> Iterator[None]:
+  """Holds a folder's lock; raises OSError where another process has it."""
+  descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+  try:
+    fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    yield
+  finally:
+    os.close(descriptor)
 
 
 def _umask() -> int:
@@ -53,7 +98,9 @@ def _replace(new: Path, target: Path) -> None:
     return
   # A folder that is not empty cannot be replaced in one step: the old one is
   # moved aside, and moved back if the second step fails.
-  old = _temporary(target)
+  prefix = f'.{target.name[:100]}.'
+  # Not a scratch folder: what it holds must not be lost.
+  old = Path(tempfile.mkdtemp(prefix=prefix, dir=target.parent))
   os.replace(target, old)
   try:
     os.replace(new, target)

@@ -14,11 +14,19 @@ from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
 
-from t5score_jax.data.records import RecordError, Segment
+from t5score_jax.data.files import RecordError
+from t5score_jax.data.records import Segment
 from t5score_jax.errors import UsageError
 
 #: Fields by which a corpus can be divided.
-KEYS = ('document', 'segment', 'system', 'language_pair', 'source')
+KEYS = (
+  'document',
+  'segment',
+  'system',
+  'language_pair',
+  'source',
+  'reference',
+)
 
 
 class Texts:
@@ -142,8 +150,9 @@ def build(
       raise RecordError(f'{_place(segment, n)}: there is no source')
     if reference and not segment.references:
       raise RecordError(
-        f'{_place(segment, n)}: no reference; set REFERENCE = '
-        'False for a regressor that reads none'
+        f'{_place(segment, n)}: no reference; name its column '
+        '(reference=COLUMN, also if another field has the same one), or set '
+        'REFERENCE = False for a regressor that reads none'
       )
     hypothesis = texts.number(segment.hypothesis)
     source = texts.number(segment.source)
@@ -219,11 +228,40 @@ def keys(segments: Sequence[Segment], by: str) -> list[str]:
     raise UsageError(f'by {by!r}: use one of {", ".join(KEYS)}')
   names = []
   for n, segment in enumerate(segments):
-    key = getattr(segment, by)
+    key = _key(segment, by)
     if key is None:
-      raise RecordError(f'{_place(segment, n)}: there is no {by} to divide by')
+      there = [name for name in KEYS if _key(segment, name) is not None]
+      raise RecordError(
+        f'{_place(segment, n)}: there is no {by} to divide by; divide by '
+        f'another field (--by), of {", ".join(there) or "which it has none"}'
+      )
     names.append(key)
   return names
+
+
+def default_key(segments: Sequence[Segment]) -> str:
+  """Returns the field by which to divide records into parts.
+
+  It is the document, or else the text that several hypotheses of a segment
+  share, so that no part has seen another's texts.
+
+  Args:
+    segments: The records.
+
+  Returns:
+    'document' if all records have one, else 'source', else 'reference'.
+  """
+  for by in ('document', 'source'):
+    if all(_key(segment, by) is not None for segment in segments):
+      return by
+  return 'reference'
+
+
+def _key(segment: Segment, by: str) -> str | None:
+  if by == 'reference':
+    return segment.references[0] if segment.references else None
+  key: str | None = getattr(segment, by)
+  return key
 
 
 def folds(names: Iterable[str], count: int, seed: int = 0) -> list[Fold]:
@@ -278,7 +316,7 @@ def held_out(names: Iterable[str], share: float, seed: int = 0) -> set[str]:
     UsageError: A share out of range, or fewer than two documents.
   """
   if not 0 < share < 1:
-    raise UsageError(f'share {share:g}: must lie between 0 and 1')
+    raise UsageError(f'validation share {share:g}: must lie between 0 and 1')
   ordered = _ordered(names, seed)
   if len(ordered) < 2:
     raise UsageError(

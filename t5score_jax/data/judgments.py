@@ -76,7 +76,7 @@ class Selection:
 
   def __str__(self) -> str:
     reasons = {
-      'by people': self.human,
+      'by humans': self.human,
       'unrated': self.unrated,
       'without the shared text': self.without_shared,
       'in groups without a pair': self.without_pair,

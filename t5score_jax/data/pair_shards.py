@@ -100,9 +100,15 @@ class Folder:
       OSError: The file cannot be written.
     """
     path = self.path / shard_name(number)
-    counted = _Counted(rows)
-    tables.write_table(path, counted, 'jsonl')
-    description = {'rows': counted.count, 'sha256': runs.digest(path), **info}
+    count = 0
+
+    def counted() -> Iterator[Row]:
+      nonlocal count
+      for count, row in enumerate(rows, 1):  # noqa: B007
+        yield row
+
+    tables.write_table(path, counted(), 'jsonl')
+    description = {'rows': count, 'sha256': runs.digest(path), **info}
     runs.write_json(_info_path(self.path, number), description)
     return description
 
@@ -113,19 +119,6 @@ class Folder:
       if match and int(match[1]) >= number:
         _info_path(self.path, int(match[1])).unlink(missing_ok=True)
         path.unlink()
-
-
-class _Counted:
-  """Counts rows as they are iterated."""
-
-  def __init__(self, rows: Iterable[Row]):
-    self._rows = rows
-    self.count = 0
-
-  def __iter__(self) -> Iterator[Row]:
-    for row in self._rows:
-      self.count += 1
-      yield row
 
 
 def shard_name(number: int) -> str:
@@ -181,9 +174,9 @@ def complete(folder: str | os.PathLike[str], kind: str) -> list[dict[str, Any]]:
     info = shard_info(path, number)
     if info is None or not (path / shard_name(number)).is_file():
       raise RunError(
-        f'{path / shard_name(number)}: is not there yet, or its description '
-        f'({_info_path(path, number).name}) is missing or damaged; {count} '
-        'shards belong to this folder: repeat the command that writes it'
+        f'{path / shard_name(number)}: is missing, or its description '
+        f'({_info_path(path, number).name}) is missing or damaged; the folder '
+        f'has {count} shards: repeat the command that writes it'
       )
     descriptions.append(info)
   return descriptions

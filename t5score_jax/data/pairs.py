@@ -1,17 +1,18 @@
-"""Pairs of related texts, what FrugalScore is distilled on (phase 1).
+"""Pairs of related texts, on which FrugalScore is distilled (phase 1).
 
 Kamal Eddine et al. (2022, section 3.1) sample pairs of more or less related
-texts, which an expensive metric then annotates. Here they come from
+texts, which an expensive metric annotates. The origins of pairs are
 
     reference        a source's references, each with every hypothesis
     systems          two hypotheses of one source
     paraphrases      two variants of one text (back-translations, summaries)
     denoised         a text and its perturbed version
-    reconstructions  a text and what a denoiser made of its perturbed version
+    reconstructions  a text and a denoiser's output for its perturbed version
 
-Memory holds one bucket of sources at a time: inputs are spread over files by
-source first. Everything follows from the inputs and a seed. Not here: shards
-(`pair_shards`), perturbation (`denoising`), annotation (`commands/annotate`).
+Inputs are first spread over files by source, so that only one bucket of sources
+is in memory. The result depends on the inputs and the seed alone. Shards are in
+`data/pair_shards.py`, perturbation in `data/denoising.py`, annotation in
+`commands/annotate.py`.
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ import numpy as np
 
 from t5score_jax.data import denoising
 from t5score_jax.data.records import Segment
+from t5score_jax.errors import OptionError
 
 REFERENCE, SYSTEMS, PARAPHRASES = 'reference', 'systems', 'paraphrases'
 DENOISED, RECONSTRUCTIONS = 'denoised', 'reconstructions'
@@ -43,13 +45,12 @@ class Pair:
   """Two related texts.
 
   Attributes:
-    hypothesis: what a metric would judge.
-    reference: what it would compare with.
-    origin: one of `ORIGINS`.
-    language_pair: of the source, as `document` and `segment` are; None where
-      not known.
-    document: id.
-    segment: id.
+    hypothesis: The text in the role of the hypothesis.
+    reference: The text in the role of the reference.
+    origin: One of `ORIGINS`.
+    language_pair: The source's language pair; None if unknown.
+    document: The source's document id.
+    segment: The source's segment id.
   """
 
   hypothesis: str
@@ -60,23 +61,23 @@ class Pair:
   segment: str | None = None
 
   def row(self) -> dict[str, str]:
-    """What is written of it: a record with its origin."""
-    found = dataclasses.asdict(self)
-    return {name: value for name, value in found.items() if value is not None}
+    """Returns a record with the pair's origin."""
+    fields = dataclasses.asdict(self)
+    return {name: value for name, value in fields.items() if value is not None}
 
 
 @dataclasses.dataclass(frozen=True)
 class Recipe:
-  """Which pairs are made.
+  """Which pairs to make.
 
   Attributes:
-    per_source: the most pairs of two hypotheses of one source.
-    shares: of the pairs of an origin that are kept, 0 to 1, by origin; 1 for
-      those not named. Which ones follows from the seed and the texts.
-    denoise_references: whether each source's first reference is perturbed.
-    versions: perturbed versions of a text.
-    noise: how texts are perturbed.
-    seed: of every choice.
+    per_source: Maximum number of pairs of two hypotheses per source.
+    shares: Share of the pairs to keep, 0 to 1, by origin; 1 for those not
+      named. The choice depends on the seed and the texts.
+    denoise_references: Whether to perturb each source's first reference.
+    versions: Number of perturbed versions of a text.
+    noise: How texts are perturbed.
+    seed: Seed of all choices.
   """
 
   per_source: int = 10
@@ -89,16 +90,16 @@ class Recipe:
   def __post_init__(self) -> None:
     for name in ('per_source', 'versions'):
       if getattr(self, name) < 0:
-        raise ValueError(f'{name} {getattr(self, name)}: must not be negative')
+        raise OptionError(f'{name} {getattr(self, name)}: must not be negative')
     for origin, share in self.shares.items():
       if origin not in ORIGINS:
-        raise ValueError(f'origin {origin!r}: use one of {", ".join(ORIGINS)}')
+        raise OptionError(f'origin {origin!r}: use one of {", ".join(ORIGINS)}')
       if not 0 <= share <= 1:
-        raise ValueError(f'share {share} of {origin}: from 0 to 1')
+        raise OptionError(f'share {share} of {origin}: must be from 0 to 1')
 
 
 class HeldOut:
-  """Texts that must not be learned from, in any case, form or spacing."""
+  """Texts excluded from training, whatever their case, form or spacing."""
 
   def __init__(self) -> None:
     self._texts: set[bytes] = set()
@@ -107,7 +108,7 @@ class HeldOut:
     return len(self._texts)
 
   def add(self, segment: Segment) -> None:
-    """Holds out a segment's source, references and hypothesis."""
+    """Excludes a segment's source, references and hypothesis."""
     for text in (segment.hypothesis, segment.source, *segment.references):
       if text and (key := _plain_key(text)):
         self._texts.add(key)
@@ -117,10 +118,7 @@ class HeldOut:
 
 
 def _plain_key(text: str) -> bytes:
-  """What texts that differ in case, form or white space alone have in common.
-
-  b'' for a text without anything.
-  """
+  """A key of a text without its case, form and white space; b'' if empty."""
   plain = ' '.join(unicodedata.normalize('NFKC', text).casefold().split())
   return hashlib.blake2b(plain.encode(), digest_size=10).digest() * bool(plain)
 
@@ -138,25 +136,19 @@ class Distinct:
     """Adds numbers, uint64 [n].
 
     Returns:
-      bool [n]: which were not there, nor earlier in `numbers`.
+      bool [n]: which were not in the set, nor earlier in `numbers`.
     """
     values, first = np.unique(numbers, return_index=True)
-    places = np.searchsorted(self._sorted, values)
-    inside = np.minimum(places, max(0, len(self._sorted) - 1))
-    known = (
-      self._sorted[inside] == values
-      if len(self._sorted)
-      else np.zeros(len(values), bool)
-    )
-    self._sorted = np.insert(self._sorted, places[~known], values[~known])
+    unseen = ~np.isin(values, self._sorted, assume_unique=True)
+    self._sorted = np.union1d(self._sorted, values)
     new = np.zeros(len(numbers), bool)
-    new[first[~known]] = True
+    new[first[unseen]] = True
     return new
 
 
 @dataclasses.dataclass
 class Source:
-  """What is known of one source: texts of people and texts of systems."""
+  """One source with its references, hypotheses and other texts."""
 
   language_pair: str | None = None
   document: str | None = None
@@ -170,18 +162,17 @@ class Source:
 
 
 class Corpus:
-  """Sources, spread over files in a folder so that memory holds few of them.
+  """Sources, spread over files so that few are in memory at a time.
 
-  Texts that are held out don't get in. With them goes everything of their
-  source.
+  Excluded texts are left out, together with their sources.
 
   Args:
-    folder: an empty one, for the files.
-    recipe: what will be made of them.
-    held_out: what must not get in.
+    folder: An empty folder for the files.
+    recipe: The pairs to make.
+    held_out: The excluded texts.
 
   Attributes:
-    counts: what came in and what was left out, by reason.
+    counts: Numbers of inputs, and of those left out by reason.
   """
 
   def __init__(self, folder: Path, recipe: Recipe, held_out: HeldOut):
@@ -204,12 +195,12 @@ class Corpus:
   def add_record(self, segment: Segment, file: str) -> None:
     """Adds a hypothesis with its references.
 
-    Records are of one source if their language pair, document and segment are
-    equal, and their source text (or, without one, their first reference).
+    Records have the same source if their language pair, document, segment and
+    source text (or, without one, first reference) are equal.
 
     Args:
-      segment: the record.
-      file: where it is from, which tells sources without any text apart.
+      segment: The record.
+      file: Its file, which distinguishes sources without a text.
     """
     self.counts['records'] += 1
     shared = segment.source or next(iter(segment.references), '')
@@ -234,7 +225,7 @@ class Corpus:
     """Adds versions of one text.
 
     Args:
-      texts: two or more; for `RECONSTRUCTIONS` the original stands first.
+      texts: Two or more; for `RECONSTRUCTIONS` the original is the first.
       origin: `PARAPHRASES` or `RECONSTRUCTIONS`.
     """
     self.counts[f'lines of {origin}'] += 1
@@ -244,7 +235,7 @@ class Corpus:
     self._put([origin, texts[0]], {'variants': [origin, list(texts)]})
 
   def add_original(self, text: str) -> None:
-    """Adds a text that is perturbed."""
+    """Adds a text to perturb."""
     self.counts['texts to perturb'] += 1
     if text in self._held_out:
       self.counts['held-out texts to perturb'] += 1
@@ -261,29 +252,26 @@ class Corpus:
   def pairs(self) -> Iterator[list[Pair]]:
     """Yields the pairs of each source that has any, each pair once.
 
-    A pair is the same whichever of its texts stands first. Called when
+    The order of its texts does not distinguish a pair. To be called after
     everything was added.
     """
     seen = Distinct()
     for path in self._paths:
-      found = [
+      groups = [
         self._pairs_of(name, source) for name, source in _sources(path).items()
       ]
-      flat = list(itertools.chain(*found))
+      flat = list(itertools.chain(*groups))
       digests = [_digest(*sorted((p.hypothesis, p.reference))) for p in flat]
       table = np.frombuffer(b''.join(digests), np.uint64).reshape(-1, 2)
       new = seen.add(table[:, 0])
       self.counts['pairs that were there already'] += int((~new).sum())
-      kept = new & self._chosen(flat, table[:, 1])
-      place = 0
-      for group in found:
-        flags = kept[place : place + len(group)]
-        place += len(group)
-        if flags.any():
-          yield [p for p, flag in zip(group, flags, strict=True) if flag]
+      kept = iter(new & self._chosen(flat, table[:, 1]))
+      for group in groups:
+        if chosen := [pair for pair in group if next(kept)]:
+          yield chosen
 
   def _chosen(self, pairs: Sequence[Pair], numbers: np.ndarray) -> np.ndarray:
-    """Which pairs the shares keep, bool [n], by evenly spread numbers [n]."""
+    """Which pairs the shares keep, bool [n], by uniform numbers [n]."""
     mixed = numbers ^ np.uint64(self._recipe.seed * 0x9E3779B97F4A7C15 % 2**64)
     even = mixed.astype(np.float64) / 2.0**64
     shares = [self._recipe.shares.get(pair.origin, 1.0) for pair in pairs]
@@ -294,21 +282,20 @@ class Corpus:
   def _pairs_of(self, name: str, source: Source) -> list[Pair]:
     number = int.from_bytes(_digest(name)[8:], 'little')
     rng = np.random.default_rng([self._recipe.seed, number])
-    found = []
-    made = pairs_of_source(source, self._recipe, self._sample.tokens, rng)
-    for pair in made:
+    kept = []
+    for pair in pairs_of_source(source, self._recipe, self._sample.tokens, rng):
       if not (pair.hypothesis.strip() and pair.reference.strip()):
         self.counts['pairs with an empty text'] += 1
       elif pair.hypothesis in self._held_out:
-        # Chance can make of one text another that is held out.
+        # Perturbation can produce an excluded text.
         self.counts['held-out pairs'] += 1
       else:
-        found.append(pair)
-    return found
+        kept.append(pair)
+    return kept
 
 
 def text_key(text: str) -> bytes:
-  """Eight bytes that tell texts apart."""
+  """Returns a digest of a text, eight bytes."""
   return _digest(text)[:8]
 
 
@@ -319,13 +306,13 @@ def _digest(*texts: str) -> bytes:
 
 def _sources(path: Path) -> dict[str, Source]:
   """Reads a bucket: sources by name, in the order of their first items."""
-  found: dict[str, Source] = {}
+  sources: dict[str, Source] = {}
   with open(path, encoding='utf-8') as lines:
     for line in lines:
       name, item = json.loads(line)
-      # What has no id gets one, so that texts of one source stay together.
+      # Sources without an id get one, which keeps their texts together.
       ids = item.get('ids') or (None, None, _digest(name)[:6].hex())
-      source = found.setdefault(name, Source(*ids))
+      source = sources.setdefault(name, Source(*ids))
       if 'variants' in item:
         source.variants.append(tuple(item['variants']))
       elif 'original' in item:
@@ -333,11 +320,11 @@ def _sources(path: Path) -> dict[str, Source]:
       else:
         source.references += item['references']
         source.hypotheses.append(item['hypothesis'])
-  for source in found.values():
+  for source in sources.values():
     source.references = _distinct(source.references)
     source.hypotheses = _distinct(source.hypotheses)
     source.originals = _distinct(source.originals)
-  return found
+  return sources
 
 
 def _distinct(texts: Iterable[str]) -> list[str]:
@@ -353,10 +340,10 @@ def pairs_of_source(
   """Yields the pairs of one source.
 
   Args:
-    source: its distinct texts.
-    recipe: which pairs to make.
-    vocabulary: for random tokens.
-    rng: the source of chance.
+    source: The distinct texts.
+    recipe: The pairs to make.
+    vocabulary: Random tokens for perturbation.
+    rng: The random generator.
   """
   ids = (source.language_pair, source.document, source.segment)
   for reference in source.references:
@@ -386,7 +373,7 @@ def pairs_of_source(
 def _sampled(
   texts: Sequence[str], most: int, rng: np.random.Generator
 ) -> Iterator[tuple[str, str]]:
-  """At most so many of all pairs, each in a random direction."""
+  """Draws at most `most` of all pairs, each in a random direction."""
   every = list(itertools.combinations(range(len(texts)), 2))
   chosen = np.arange(len(every))
   if len(every) > most:

@@ -1,58 +1,38 @@
-r"""Segments: one hypothesis each, with what is known about it.
+r"""Segments: one hypothesis each, with its source, references and ratings.
 
-Readers and writers for parallel plain text, TSV with a header, and JSONL. They
-keep the order, and an error names file, line and field. How lines end, what
-gzip, `-` and a byte order mark do, is said in `files`, whose names for users
-stand here as well.
+Reads and writes parallel plain text, TSV with a header, and JSONL, in order;
+errors name file, line and field. `data/files.py` documents line ends, gzip, `-`
+and byte order marks.
 
-The fields, in TSV as columns and in JSONL as keys:
+The fields, columns in TSV and keys in JSONL:
 
     source, hypothesis, reference, reference_2, reference_3, ...,
     system, document, segment, language_pair
 
-`hypothesis` must be there. Any other column may be read as a human rating
+`hypothesis` is required. Any other column can be read as a human rating
 (`ratings=('da_z',)`) and is ignored otherwise. `columns={'reference': 'ref_A'}`
-says which column holds a field; a column named there serves no other field.
+names the column of a field; that column serves no other field.
 
-TSV has one way to say nothing: an empty cell. It means an empty text for
-`hypothesis` and absence for every other field. JSONL tells an empty text ('')
-from an absent one (null, or no such key), and `reference` may be a list there.
+An empty TSV cell is an empty text for `hypothesis` and a missing value for
+every other field. JSONL distinguishes an empty text ('') from a missing value
+(null, or no such key), and its `reference` may be a list.
 
-Not for the syntax of TSV and JSONL (`tables`), nor for tokens (`vocab`).
+The syntax of TSV and JSONL is in `data/tables.py`, tokenization in
+`data/vocab.py`.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import fnmatch
-import math
 import os
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, SupportsFloat
 
-from t5score_jax.data import tables
-from t5score_jax.data.files import (
-  RecordError,
-  open_text,
-  read_lines,
-  write_atomically,
-  write_lines,
-)
-
-__all__ = [
-  'FIELDS',
-  'RecordError',
-  'Segment',
-  'open_text',
-  'read_lines',
-  'read_parallel',
-  'read_records',
-  'stream_records',
-  'write_atomically',
-  'write_lines',
-  'write_records',
-]
+from t5score_jax.data import files, numbers, tables
+from t5score_jax.data.files import RecordError
+from t5score_jax.errors import UsageError
 
 #: The fields by name; further references are `reference_2`, `reference_3`, ...
 FIELDS = (
@@ -66,8 +46,6 @@ FIELDS = (
 )
 _IDS = ('system', 'document', 'segment', 'language_pair')
 _REFERENCE = re.compile(r'reference(?:_([0-9]+))?')
-# float() also takes '1_000', ' 1 ', 'nan' and other scripts' digits.
-_NUMBER = re.compile(r'[+-]?([0-9]+(\.[0-9]*)?|\.[0-9]+)([eE][+-]?[0-9]+)?')
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -75,14 +53,14 @@ class Segment:
   """One hypothesis with its source, references, ids and human ratings.
 
   Attributes:
-    hypothesis: The text that is judged; may be empty.
-    source: What was translated or summarized.
-    references: Texts by people, any number of them.
-    system: What made the hypothesis.
+    hypothesis: The evaluated text; may be empty.
+    source: The text that was translated or summarized.
+    references: Human-written texts, any number.
+    system: The system that produced the hypothesis.
     document: The document's id.
-    segment: The segment's id, shared by the systems' versions of it.
+    segment: The segment's id, the same for all systems' outputs.
     language_pair: For example `zh-en`.
-    ratings: Human ratings by name, finite.
+    ratings: Finite human ratings by name.
   """
 
   hypothesis: str
@@ -113,38 +91,38 @@ def read_parallel(
   """Reads parallel plain text: line n of every file is segment n.
 
   Args:
-    hypotheses: One file for each system, by the system's name.
+    hypotheses: The file of each system, by the system's name.
     references: Any number of reference files.
     source: The source file.
 
   Returns:
-    All segments of the first system, then of the second, ... `segment` is the
-    line's number, counted from 1.
+    All segments of the first system, then of the second, and so on. `segment`
+    is the line number, counted from 1.
 
   Raises:
     RecordError: The files differ in their number of lines, or a file is not
       readable text.
-    ValueError: No hypotheses, or standard input is to be read twice.
-    OSError: A file can't be opened.
+    UsageError: No hypotheses, or standard input would be read twice.
+    OSError: A file cannot be opened.
   """
   if not hypotheses:
-    raise ValueError('no hypotheses: give at least one file')
+    raise UsageError('no hypotheses: give at least one file')
   paths = [*hypotheses.values(), *references]
   if source is not None:
     paths.append(source)
   if [os.fspath(path) for path in paths].count('-') > 1:
-    raise ValueError(
+    raise UsageError(
       "standard input ('-') can be read once only; give files for the rest"
     )
-  # A file that serves twice, as hypothesis and reference, is read once.
-  texts = {path: read_lines(path) for path in dict.fromkeys(paths)}
+  # A file that is both hypothesis and reference is read once.
+  texts = {path: files.read_lines(path) for path in dict.fromkeys(paths)}
   longest = max(paths, key=lambda path: len(texts[path]))
   for path in paths:
     if len(texts[path]) != len(texts[longest]):
       raise RecordError(
         f'the file ends after {len(texts[path])} lines, but {longest} has'
-        f' {len(texts[longest])}; parallel files need a line for every'
-        ' segment, an empty one if need be',
+        f' {len(texts[longest])}; parallel files need one line per segment,'
+        ' which may be empty',
         path=path,
         line=len(texts[path]) + 1,
       )
@@ -186,16 +164,16 @@ def stream_records(
 
   Args:
     path: The file, compressed with gzip or not, or `-` for standard input.
-    format: `'tsv'` or `'jsonl'`. By default the name decides (`.tsv`, `.jsonl`,
-      each also with `.gz`), or, with another name, the first line: JSONL
+    format: `'tsv'` or `'jsonl'`. By default it follows from the suffix (`.tsv`,
+      `.jsonl`, also with `.gz`) or, for other names, from the first line: JSONL
       begins with `{`.
-    columns: Which column holds a field or a rating, where the names differ:
+    columns: The columns of fields and ratings whose names differ:
       `{'reference': 'ref_A', 'reference_2': 'ref_B'}`.
-    ratings: Names of the human ratings to read. An empty cell, null, or a
-      missing key means that the segment has none.
-    quoting: Of TSV cells. `'none'`: quotation marks are text. `'csv'`: cells
-      may stand in double quotes as in CSV files, and hold tabs and line ends.
-    where: Only rows whose cell of a column matches one of its patterns, in
+    ratings: Names of the human ratings to read. A segment may lack them: an
+      empty cell, null, or a missing key.
+    quoting: `'none'` if quotation marks in TSV cells are text, `'csv'` if cells
+      may be in double quotes as in CSV files and contain tabs and line ends.
+    where: Selects rows whose cell of a column matches one of its patterns, in
       which `*` is any text: `{'year': ['2015', '2016'], 'lp': ['*-en']}`.
 
   Yields:
@@ -203,15 +181,15 @@ def stream_records(
 
   Raises:
     RecordError: A line is not a record: too few or too many fields, no
-      hypothesis, a rating that isn't a finite number, a column that occurs
-      twice or not at all, a gap in the references, ...
-    ValueError: An argument has a value that it can't have.
-    OSError: The file can't be opened.
+      hypothesis, a rating that is not a finite number, a missing or repeated
+      column, a gap in the references.
+    UsageError: An argument has an invalid value.
+    OSError: The file cannot be opened.
   """
   columns = _checked_columns(columns, ratings)
   path = os.fspath(path)
   plans: dict[tuple[str, ...], _Plan] = {}
-  with open_text(path) as lines:
+  with files.open_text(path) as lines:
     table = tables.read_table(lines, path, format, quoting)
     if table.header is not None:
       plans[table.header] = _plan(table.header, columns, ratings, path, 1)
@@ -233,11 +211,11 @@ def _chosen(
   path: str,
   line: int,
 ) -> bool:
-  """Whether a row is one of those that are asked for."""
+  """Whether a row matches the patterns."""
   for column, patterns in where.items():
     if column not in row:
       raise RecordError(
-        f'there is no column {column!r} to choose rows by.'
+        f'there is no column {column!r} to select rows by.'
         + tables.suggest(column, row),
         path=path,
         line=line,
@@ -252,19 +230,24 @@ def _chosen(
 def _checked_columns(
   columns: Mapping[str, str] | None, ratings: Sequence[str]
 ) -> dict[str, str]:
-  """Checks the arguments that say what is read from where."""
+  """Checks the names of fields and ratings."""
   if isinstance(ratings, str):
-    raise ValueError(f'ratings is one string; give a list: [{ratings!r}]')
+    raise UsageError(f'ratings is one string; give a list: [{ratings!r}]')
   for name in ratings:
     if name in FIELDS or _REFERENCE.fullmatch(name):
-      raise ValueError(f'a rating cannot be called {name!r}: that is a field')
+      raise UsageError(f'a rating cannot be called {name!r}: that is a field')
   for field in columns or {}:
-    if not (field in FIELDS or field in ratings or _number_of(field)):
-      raise ValueError(
+    if not (is_field(field) or field in ratings):
+      raise UsageError(
         f'columns: there is no field {field!r}.'
         + tables.suggest(field, [*FIELDS, 'reference_2', *ratings])
       )
   return dict(columns or {})
+
+
+def is_field(name: str) -> bool:
+  """Whether `columns` can have the name: a field, or a further reference."""
+  return name in FIELDS or _number_of(name) > 0
 
 
 def _number_of(field: str) -> int:
@@ -279,7 +262,7 @@ def _number_of(field: str) -> int:
 
 @dataclasses.dataclass(frozen=True)
 class _Plan:
-  """Where a row's parts are: columns by field, references, by rating."""
+  """The columns of a row's fields, references and ratings."""
 
   fields: Sequence[tuple[str, str]]
   references: Sequence[str]
@@ -293,17 +276,17 @@ def _plan(
   path: str,
   line: int,
 ) -> _Plan:
-  """Finds the parts of a record among its columns' names."""
+  """Assigns the columns of a row to fields and ratings."""
   taken = set(columns.values())
-  found = {name: name for name in names if name not in taken}
+  column_of = {name: name for name in names if name not in taken}
   for field, column in columns.items():
-    found.pop(field, None)
+    column_of.pop(field, None)
     if column in names:
-      found[field] = column
-  if 'hypothesis' not in found:
+      column_of[field] = column
+  if 'hypothesis' not in column_of:
     wanted = columns.get('hypothesis', 'hypothesis')
     raise RecordError(
-      f'there is no column {wanted!r}; say which one holds the hypothesis'
+      f'there is no column {wanted!r}; name the one of the hypothesis'
       ' (columns: hypothesis=NAME).' + tables.suggest(wanted, names),
       path=path,
       line=line,
@@ -311,7 +294,7 @@ def _plan(
     )
   numbered = sorted(
     (_number_of(field), column)
-    for field, column in found.items()
+    for field, column in column_of.items()
     if _REFERENCE.fullmatch(field)
   )
   for count, (number, column) in enumerate(numbered, 1):
@@ -325,12 +308,12 @@ def _plan(
       )
   return _Plan(
     fields=[
-      (field, found[field])
+      (field, column_of[field])
       for field in FIELDS
-      if field in found and field != 'reference'
+      if field in column_of and field != 'reference'
     ],
     references=[column for _, column in numbered],
-    ratings=[(name, found[name]) for name in ratings if name in found],
+    ratings=[(name, column_of[name]) for name in ratings if name in column_of],
   )
 
 
@@ -340,7 +323,7 @@ def _check_present(
   ratings: Sequence[str],
   path: str,
 ) -> None:
-  """Raises RecordError if a column was asked for that no row has."""
+  """Raises RecordError if no row has a requested column."""
   present = dict.fromkeys(name for names in plans for name in names)
   wanted = [*columns.values(), *(columns.get(name, name) for name in ratings)]
   for name in wanted:
@@ -355,16 +338,14 @@ def _check_present(
 def _segment(
   row: Mapping[str, Any], plan: _Plan, path: str, line: int, tsv: bool
 ) -> Segment:
-  """Makes a Segment of a row: of strings in TSV, of JSON's values in JSONL."""
+  """Converts a row, of strings in TSV and of JSON values in JSONL."""
 
   def fail(column: str, problem: str) -> RecordError:
     return RecordError(problem, path=path, line=line, field=column)
 
   def text_of(column: str, value: Any, empty: bool = False) -> str | None:
-    if isinstance(value, str):
+    if value is None or isinstance(value, str):
       return value if value or empty or not tsv else None
-    if value is None:
-      return None
     raise fail(column, f'{value!r} is not a text; put it in quotes')
 
   values: dict[str, Any] = {}
@@ -397,26 +378,8 @@ def _segment(
   ratings = {}
   for name, column in plan.ratings:
     if (value := row[column]) is not None and value != '':
-      ratings[name] = number = _rating(value)
-      if not math.isfinite(number):
-        raise fail(
-          column,
-          f'{value!r} is not a finite number; write it like -1.5 or 2e-3, and'
-          ' leave it out where there is no rating',
-        )
+      ratings[name] = numbers.read(value, path=path, line=line, field=column)
   return Segment(references=tuple(references), ratings=ratings, **values)
-
-
-def _rating(value: Any) -> float:
-  """A rating as a float; not finite where it isn't a number."""
-  if isinstance(value, str):
-    return float(value) if _NUMBER.fullmatch(value) else math.nan
-  if isinstance(value, (int, float)) and not isinstance(value, bool):
-    try:
-      return float(value)
-    except OverflowError:
-      return math.inf
-  return math.nan
 
 
 def write_records(
@@ -429,28 +392,26 @@ def write_records(
 ) -> None:
   """Writes records as TSV or JSONL, atomically; `read_records` reads them.
 
-  JSONL holds every segment. TSV can't hold tabs or line ends, nor tell an
-  empty text from an absent one (but for the hypothesis): those are errors.
-  Fields that no segment has are left out.
+  JSONL can represent every segment. In TSV, tabs, line ends and empty texts
+  other than the hypothesis are errors. Fields that no segment has are omitted.
 
   Args:
-    path: Where to write; `-` is standard output, `.gz` is compressed.
-    segments: The segments. JSONL takes them one at a time.
-    format: `'tsv'` or `'jsonl'`; by default the name decides.
-    values: Numbers to write beside the segments, one for each, by name; for
-      example `{'score': scores.values}`. float32 is written in its own
-      precision.
-    fields: Which fields to write; ratings and values are always written.
+    path: The file; `-` is standard output, a name in `.gz` is compressed.
+    segments: The segments. JSONL consumes them one at a time.
+    format: `'tsv'` or `'jsonl'`; by default from the file's suffix.
+    values: Numbers to write beside the segments, one per segment, by name; for
+      example `{'score': scores.values}`. float32 keeps its own precision.
+    fields: The fields to write; ratings and values are always written.
 
   Raises:
-    RecordError: A text can't be written, or a number isn't finite.
-    ValueError: No format, an unknown field, a name used twice, or values that
-      are more or fewer than the segments.
-    OSError: The file can't be written.
+    RecordError: A text cannot be represented, or a number is not finite.
+    UsageError: No format, an unknown field, a name used twice, or another
+      number of values than of segments.
+    OSError: The file cannot be written.
   """
   for field in fields:
     if field not in FIELDS:
-      raise ValueError(f'no field {field!r}.' + tables.suggest(field, FIELDS))
+      raise UsageError(f'no field {field!r}.' + tables.suggest(field, FIELDS))
 
   def order(column: str) -> tuple[int, int]:
     number = _number_of(column)
@@ -472,7 +433,7 @@ def _rows(
   values: Mapping[str, Sequence[SupportsFloat]],
   fields: Sequence[str],
 ) -> Iterator[dict[str, str | float]]:
-  """Yields what is written of each segment, by name."""
+  """Yields the row of each segment."""
   total = 0
   for total, segment in enumerate(segments, 1):
     row: dict[str, str | float] = {}
@@ -489,10 +450,10 @@ def _rows(
     }
     for name, value in [*segment.ratings.items(), *numbers.items()]:
       if name in row or name in FIELDS or _REFERENCE.fullmatch(name):
-        raise ValueError(f'the name {name!r} is used twice; rename one')
+        raise UsageError(f'the name {name!r} is used twice; rename one')
       # str() gives a float32 the digits it has; float() alone adds noise.
       row[name] = float(str(value))
     yield row
   for name, column in values.items():
     if len(column) != total:
-      raise ValueError(f'{len(column)} values of {name!r}, {total} segments')
+      raise UsageError(f'{len(column)} values of {name!r}, {total} segments')

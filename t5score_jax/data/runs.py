@@ -13,7 +13,7 @@ import hashlib
 import json
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +36,14 @@ def digest(path: str | os.PathLike[str]) -> str:
   with open(path, 'rb') as stream:
     while block := stream.read(_BLOCK):
       sha256.update(block)
+  return sha256.hexdigest()
+
+
+def digest_texts(texts: Iterable[str]) -> str:
+  """SHA-256 of texts in their order, in hexadecimal."""
+  sha256 = hashlib.sha256()
+  for text in texts:
+    sha256.update(text.encode('utf-8', 'surrogatepass') + b'\0')
   return sha256.hexdigest()
 
 

@@ -1,8 +1,8 @@
-"""TSV and JSONL as rows: dictionaries of cells by column name.
+"""Rows of TSV, CSV and JSONL files: dictionaries of cells by column name.
 
-For the two formats' syntax: headers, quoting, JSON, what can be written so
-that it reads back. What the columns mean is for `records`; lines, gzip and
-encodings are for `files`.
+Handles the syntax of the formats: headers, quoting, JSON, and which values can
+be read back once they are written. The meaning of the columns is up to
+`data/records.py`; lines, gzip and encodings are up to `data/files.py`.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from typing import Any
 
 from t5score_jax.data import files
 from t5score_jax.data.files import RecordError
+from t5score_jax.errors import UsageError
 
 FORMATS = ('tsv', 'jsonl')
 QUOTING = ('none', 'csv')
@@ -31,8 +32,8 @@ class Table:
   Attributes:
     format: `'tsv'` or `'jsonl'`.
     header: The columns of a TSV file; None for JSONL, where rows differ.
-    rows: (line number, cells by column). TSV cells are strings, JSONL values
-      are what JSON says. Errors are raised while iterating.
+    rows: (line number, cells by column). Cells of TSV are strings, those of
+      JSONL are JSON values. Iteration raises the errors of the rows.
   """
 
   format: str
@@ -41,7 +42,7 @@ class Table:
 
 
 def format_of(path: str | os.PathLike[str]) -> str | None:
-  """'tsv' or 'jsonl' by the name's ending (before `.gz`); None if neither."""
+  """Returns 'tsv' or 'jsonl' by the file's suffix, without `.gz`, or None."""
   name = os.fspath(path).lower().removesuffix('.gz')
   return {'.tsv': 'tsv', '.jsonl': 'jsonl'}.get(os.path.splitext(name)[1])
 
@@ -55,38 +56,78 @@ def read_table(
   """Reads a table from the lines of an open file.
 
   Args:
-    lines: The lines, as `files.open_text` gives them.
-    path: The file's name, which may decide the format and stands in errors.
-    format: `'tsv'`, `'jsonl'`, or None: by the name, or else by the first
-      line, since JSONL begins with `{`.
-    quoting: Of TSV cells: `'none'`, or `'csv'` for cells in double quotes.
+    lines: The lines, from `files.open_text`.
+    path: The file's name, for the format and for errors.
+    format: `'tsv'` or `'jsonl'`. None decides by the file's suffix, or else by
+      the first line: JSONL begins with `{`, and a file named `.csv` without
+      a tab there is comma-separated, with CSV quoting.
+    quoting: `'none'`, or `'csv'` if TSV cells may be in double quotes.
 
   Returns:
-    The table, its header read.
+    The table, after its header was read.
 
   Raises:
-    RecordError: No lines, a column that occurs twice, and while iterating a
-      row that isn't one.
-    ValueError: Another format or quoting.
+    RecordError: The file is empty or a column occurs twice; during iteration,
+      a row is malformed.
+    UsageError: An unknown format or quoting.
   """
   if quoting not in QUOTING:
-    raise ValueError(f'quoting must be one of {QUOTING}, not {quoting!r}')
+    raise UsageError(f'quoting must be one of {QUOTING}, not {quoting!r}')
   if format not in (None, *FORMATS):
-    raise ValueError(f'format must be one of {FORMATS}, not {format!r}')
+    raise UsageError(f'format must be one of {FORMATS}, not {format!r}')
   first = next(lines, None)
   if first is None:
     raise RecordError('the file is empty', path=path)
+  format_is_open = format is None
   if format is None:
     looks_like_jsonl = first.lstrip().startswith('{')
     format = format_of(path) or ('jsonl' if looks_like_jsonl else 'tsv')
+  named_csv = path.lower().removesuffix('.gz').endswith('.csv')
   lines = itertools.chain([first], lines)
   if format == 'jsonl':
     return Table(format, None, _jsonl_rows(lines, path))
+  if format_is_open and named_csv and '\t' not in first:
+    return read_csv(lines, path)
   if quoting == 'csv':
-    cells = _quoted_cells(lines, path)
-  else:
-    cells = ((n, line.split('\t')) for n, line in enumerate(lines, 1))
-  header = tuple(next(cells)[1])
+    return _with_header(_quoted_cells(lines, path, '\t'), path)
+  return _with_header(
+    ((n, line.split('\t')) for n, line in enumerate(lines, 1)), path
+  )
+
+
+def read_csv(lines: Iterator[str], path: str) -> Table:
+  """Reads a comma-separated table with a header and CSV quoting.
+
+  Args:
+    lines: The lines, from `files.open_text`.
+    path: The file's name, for errors.
+
+  Raises:
+    RecordError: See `read_table`.
+  """
+  return _with_header(_quoted_cells(lines, path, ','), path)
+
+
+def check_columns(
+  header: Sequence[str], wanted: Iterable[str], path: str
+) -> None:
+  """Raises RecordError if a wanted column is not in a header."""
+  for name in wanted:
+    if name not in header:
+      raise RecordError(
+        f'there is no column {name!r};' + suggest(name, header),
+        path=path,
+        line=1,
+        field=name,
+      )
+
+
+def _with_header(cells: Iterator[tuple[int, list[str]]], path: str) -> Table:
+  """Takes the first row as the header."""
+  first = next(cells, None)
+  if first is None:
+    raise RecordError('the file is empty', path=path)
+  header = tuple(first[1])
   for name in header:
     if header.count(name) > 1:
       raise RecordError(
@@ -96,21 +137,21 @@ def read_table(
         line=1,
         field=name,
       )
-  return Table(format, header, _tsv_rows(cells, header, path))
+  return Table('tsv', header, _named(cells, header, path))
 
 
-def _tsv_rows(
+def _named(
   rows: Iterator[tuple[int, list[str]]], header: tuple[str, ...], path: str
 ) -> Iterator[tuple[int, dict[str, Any]]]:
-  """Gives the cells below the header their names."""
+  """Yields the rows below the header as dictionaries."""
   for number, cells in rows:
     if len(cells) != len(header):
       if cells in ([], ['']):
         advice = 'the line is empty: remove it'
       else:
         advice = (
-          'a tab inside a text? Write JSONL, or quote the cells and read with'
-          " quoting 'csv'"
+          'does a text contain the separator? Write JSONL, or quote the cells'
+          " (TSV: and read with quoting 'csv')"
         )
       raise RecordError(
         f'{len(cells)} fields where the header has {len(header)}; {advice}',
@@ -122,11 +163,11 @@ def _tsv_rows(
 
 
 def _quoted_cells(
-  lines: Iterator[str], path: str
+  lines: Iterator[str], path: str, delimiter: str
 ) -> Iterator[tuple[int, list[str]]]:
-  """Yields (number of the record's first line, cells) of CSV-quoted TSV."""
+  """Yields (number of the row's first line, cells) with CSV quoting."""
   reader = csv.reader(
-    (line + '\n' for line in lines), delimiter='\t', strict=True
+    (line + '\n' for line in lines), delimiter=delimiter, strict=True
   )
   while True:
     start = reader.line_num + 1
@@ -136,8 +177,8 @@ def _quoted_cells(
       return
     except csv.Error as error:
       raise RecordError(
-        f'not CSV quoting: {error}; double the quotation marks inside a quoted'
-        " cell, or read with quoting 'none'",
+        f'malformed quoting: {error}; double the quotation marks inside a'
+        " quoted cell (TSV: or read with quoting 'none')",
         path=path,
         line=start,
       ) from error
@@ -183,7 +224,7 @@ def _jsonl_rows(
         path=path,
         line=number,
       )
-    if '\\u' in line:  # an escape may stand for what no line can hold
+    if '\\u' in line:  # an escape may stand for a character that is refused
       for name, value in row.items():
         for text in value if isinstance(value, list) else [name, value]:
           if isinstance(text, str):
@@ -202,25 +243,25 @@ def write_table(
   """Writes rows as TSV or JSONL, atomically.
 
   Args:
-    path: Where to write; `-` is standard output, `.gz` is compressed.
-    rows: Texts and finite numbers by column. JSONL takes them one at a time;
-      TSV needs them all for its header.
-    format: `'tsv'` or `'jsonl'`; by default the name decides.
-    order: The sort key of a TSV header's columns; by default they stand as
-      they first occur.
-    required: Columns that a TSV file has in any case, and in which an empty
-      cell is an empty text. In other columns an empty text is an error,
-      because an empty cell reads back as nothing there.
+    path: The file; `-` is standard output, a name in `.gz` is compressed.
+    rows: Texts and finite numbers by column. JSONL consumes them one at a time;
+      TSV needs all of them for its header.
+    format: `'tsv'` or `'jsonl'`; by default from the file's suffix.
+    order: Sort key of the columns of TSV; by default the order of first
+      occurrence.
+    required: Columns that a TSV file always has, whose empty cells are empty
+      texts. In other columns an empty text is an error, because an empty cell
+      is read as a missing value.
 
   Raises:
-    RecordError: A text can't be written, or a number isn't finite.
-    ValueError: The format is neither given nor clear from the name.
-    OSError: The file can't be written.
+    RecordError: A text cannot be represented, or a number is not finite.
+    UsageError: The format is neither given nor clear from the name.
+    OSError: The file cannot be written.
   """
   path = os.fspath(path)
   format = format or format_of(path)
   if format not in FORMATS:
-    raise ValueError(
+    raise UsageError(
       f'{path}: the format is not clear from the name; give it as one of'
       f' {FORMATS}' + (f', not {format!r}' if format else '')
     )
@@ -251,13 +292,14 @@ def _check(
   path: str,
   line: int,
 ) -> None:
-  """Raises RecordError if the row would not read back as it is."""
+  """Raises RecordError if the row would be read back differently."""
   for name, value in row.items():
     if isinstance(value, str):
       files.check_writable(value, forbidden, path=path, line=line, field=name)
       if not value and required is not None and name not in required:
         raise RecordError(
-          'an empty text, which TSV cannot tell from none; write JSONL',
+          'an empty text, which TSV cannot distinguish from a missing one;'
+          ' write JSONL',
           path=path,
           line=line,
           field=name,
@@ -269,7 +311,7 @@ def _check(
 
 
 def suggest(wanted: str, present: Iterable[str]) -> str:
-  """What there is, and what may have been meant; to end a message with."""
+  """Lists the names present, and the closest one; ends a message."""
   present = list(present)
   close = difflib.get_close_matches(wanted, present, 1)
   question = f' did you mean {close[0]!r}?' if close else ''

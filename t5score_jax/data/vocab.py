@@ -1,35 +1,46 @@
 """Vocabularies: text to ids and back, without TensorFlow.
 
 The interface is that of `seqio.Vocabulary` (`encode`, `decode`, `vocab_size`,
-`pad_id`, ...) and the ids are those of SeqIO's classes of the same names, so
-that a model trained through SeqIO is scored with the same ids, by a program
-that starts without TensorFlow. The bytes are ByT5's: byte b has id b + 3.
-
-Not for training a vocabulary (`scripts/`), nor for batches (`features`).
+`pad_id`, ...), and the ids equal those of SeqIO's classes of the same names, so
+that scoring uses the ids of training without importing TensorFlow.
+`scripts/prepare/train_vocabulary.py` trains vocabularies.
 """
 
 from __future__ import annotations
 
 import abc
+import codecs
+import contextlib
 import hashlib
+import json
 import os
+import re
 import threading
 from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import sentencepiece
 
+from t5score_jax.errors import InputError, OptionError
+
+if TYPE_CHECKING:
+  import sentencepiece
+
+#: The folder of the embedded models.
+PRETRAINED = Path(__file__).resolve().parent.parent / 'pretrained'
+
+# Of this library's folders, and of Hugging Face's.
+_FILES = ('vocabulary.model', 'spiece.model')
 #: Loading a model is not thread-safe in the sentencepiece library.
 _LOADING = threading.Lock()
-# SentencePiece's type of a piece that is matched as a whole.
-_USER_DEFINED = 4
 
 
 class Vocabulary(abc.ABC):
   """A mapping between text and ids; ids 0, 1, 2 are padding, `</s>`, unknown.
 
-  Equal vocabularies (`==`, and equal `fingerprint`) give every text the same
-  ids.
+  Vocabularies are equal (`==`) if their fingerprints are, and then encode every
+  text alike.
   """
 
   pad_id: int = 0
@@ -41,18 +52,18 @@ class Vocabulary(abc.ABC):
     """Reserves sentinel ids.
 
     Args:
-      extra_ids: How many ids to add at the end, for span corruption.
+      extra_ids: Number of ids to add at the end, for span corruption.
 
     Raises:
-      ValueError: The number is negative.
+      OptionError: The number is negative.
     """
     if extra_ids < 0:
-      raise ValueError(f'extra_ids is {extra_ids}; it must be 0 or more')
+      raise OptionError(f'extra_ids is {extra_ids}; it must be 0 or more')
     self._extra_ids = extra_ids
 
   @property
   def extra_ids(self) -> int:
-    """How many sentinel ids stand at the end."""
+    """The number of sentinel ids at the end."""
     return self._extra_ids
 
   @property
@@ -64,6 +75,11 @@ class Vocabulary(abc.ABC):
   def vocab_size(self) -> int:
     """The number of ids; the largest is `vocab_size - 1`."""
     return self.base_vocab_size + self.extra_ids
+
+  @property
+  def special_pieces(self) -> tuple[str, ...]:
+    """How padding, `</s>` and unknown are spelled."""
+    return ('<pad>', '</s>', '<unk>')
 
   @abc.abstractmethod
   def encode(self, text: str) -> list[int]:
@@ -87,11 +103,11 @@ class Vocabulary(abc.ABC):
     """Decodes ids up to the first `</s>`.
 
     Args:
-      ids: Integers, a list or an array. One that is no id of this vocabulary
-        is taken for `unk_id`.
+      ids: Integers, a list or an array. Those outside the vocabulary count as
+        `unk_id`.
 
     Returns:
-      The text; padding and `</s>` are not part of it.
+      The text, without padding and `</s>`.
     """
     clean = []
     for i in ids:
@@ -104,6 +120,27 @@ class Vocabulary(abc.ABC):
   @abc.abstractmethod
   def _decode(self, ids: list[int]) -> str:
     """Decodes ids of this vocabulary; none of them is `</s>`."""
+
+  def pieces(self, ids: Sequence[int]) -> list[str]:
+    """The text of each id; joined, the text as a model reads it.
+
+    Args:
+      ids: Ids of this vocabulary.
+
+    Returns:
+      A string for each: with its space before a word, `</s>` spelled out, and
+      '' for a byte that does not complete a character.
+    """
+    decoder = codecs.getincrementaldecoder('utf-8')('ignore')
+    pieces = []
+    for i in ids:
+      piece = self._piece(i)
+      pieces.append(piece if isinstance(piece, str) else decoder.decode(piece))
+    return pieces
+
+  @abc.abstractmethod
+  def _piece(self, i: int) -> str | bytes:
+    """The text of an id; bytes if it may be a part of a character."""
 
   @abc.abstractmethod
   def fingerprint(self) -> str:
@@ -134,7 +171,7 @@ class ByteVocabulary(Vocabulary):
     """Reserves sentinel ids.
 
     Args:
-      extra_ids: How many. ByT5's own number makes 3 + 256 + 125 = 384 ids;
+      extra_ids: Number of sentinels. ByT5's makes 3 + 256 + 125 = 384 ids;
         SeqIO's default is 0.
     """
     super().__init__(extra_ids)
@@ -164,22 +201,26 @@ class ByteVocabulary(Vocabulary):
     data = bytes(i - 3 for i in ids if 3 <= i < 259)
     return data.decode('utf-8', errors='ignore')
 
+  def _piece(self, i: int) -> str | bytes:
+    if i < 3:
+      return self.special_pieces[i]
+    return bytes([i - 3]) if i < 259 else f'<extra_id_{i - 259}>'
+
   def fingerprint(self) -> str:
     """SHA-256, in hexadecimal, of what defines the ids."""
     return hashlib.sha256(f'bytes+{self.extra_ids}'.encode()).hexdigest()
 
 
 class SentencePieceVocabulary(Vocabulary):
-  """The pieces of a SentencePiece model, T5's and mT5's among them.
+  """The pieces of a SentencePiece model, such as T5's and mT5's.
 
-  Sentinels are pieces of their own, added at the end in falling order:
-  `<extra_id_0>` is the last id. Encoding finds them in a text at the starts of
-  words. `model_bytes` holds them, and a model that already ends in them is
-  recognised, so that a saved vocabulary is loaded without saying how many
-  there are.
+  Sentinels are pieces at the end, in descending order: `<extra_id_0>` has the
+  last id. They are recognised in texts at the start of words. A model that ends
+  in sentinels is recognised too, so that a saved vocabulary needs no
+  `extra_ids`.
 
   Attributes:
-    model_bytes: The serialized model, sentinels included; to be saved as
+    model_bytes: The serialized model with its sentinels; saved as
       `vocabulary.model`.
   """
 
@@ -190,14 +231,14 @@ class SentencePieceVocabulary(Vocabulary):
 
     Args:
       model: The file's path, or its content.
-      extra_ids: How many sentinels the vocabulary has. By default as many as
-        the model ends in: none, if it is fresh from training.
+      extra_ids: Number of sentinels; by default the model's, which is 0 after
+        training.
 
     Raises:
-      FileNotFoundError: There is no such file.
-      ValueError: The content is not a SentencePiece model, its ids of
-        padding, `</s>` and unknown are not 0, 1, 2, or it holds another
-        number of sentinels.
+      FileNotFoundError: The file does not exist.
+      InputError: The content is not a SentencePiece model, its ids of padding,
+        `</s>` and unknown are not 0, 1, 2, or it has another number of
+        sentinels.
     """
     name = 'the model given as bytes'
     if not isinstance(model, bytes):
@@ -207,7 +248,7 @@ class SentencePieceVocabulary(Vocabulary):
     processor = _load_processor(model, name)
     present = _count_sentinels(processor)
     if present and extra_ids not in (None, present):
-      raise ValueError(
+      raise InputError(
         f'{name}: the model already has {present} sentinels (<extra_id_N>),'
         f' not {extra_ids}; leave extra_ids out'
       )
@@ -220,23 +261,22 @@ class SentencePieceVocabulary(Vocabulary):
     self._fingerprint = hashlib.sha256(b'sentencepiece' + model).hexdigest()
 
   def __reduce__(self) -> tuple[type[SentencePieceVocabulary], tuple[bytes]]:
-    # Copies and pickles carry the model, not the path: it may be gone.
+    # Copies and pickles hold the model, not the path, which may be gone.
     return SentencePieceVocabulary, (self.model_bytes,)
 
   @property
   def base_vocab_size(self) -> int:
-    """The number of pieces without the sentinels.
-
-    SeqIO's private `_base_vocab_size` counts the sentinels here as well.
-    """
+    """The number of pieces without the sentinels."""
     return self._processor.GetPieceSize() - self.extra_ids
 
   @property
-  def bare_model_bytes(self) -> bytes:
-    """The model without sentinels, if these were appended to it.
+  def special_pieces(self) -> tuple[str, ...]:
+    """How padding, `</s>` and unknown are spelled."""
+    return tuple(self._processor.IdToPiece(i) for i in range(3))
 
-    A model whose training made them, as mT5's, stays as it is.
-    """
+  @property
+  def bare_model_bytes(self) -> bytes:
+    """The model without appended sentinels; mT5's own ones remain."""
     return self.model_bytes.removesuffix(_sentinel_pieces(self.extra_ids))
 
   def encode(self, text: str) -> list[int]:
@@ -250,13 +290,19 @@ class SentencePieceVocabulary(Vocabulary):
   def _decode(self, ids: list[int]) -> str:
     return self._processor.Decode(ids)
 
+  def _piece(self, i: int) -> str | bytes:
+    piece = self._processor.IdToPiece(i)
+    if self._processor.IsByte(i):
+      return bytes([int(piece[1:-1], 16)])
+    return piece.replace('\u2581', ' ')
+
   def fingerprint(self) -> str:
     """SHA-256, in hexadecimal, of what defines the ids."""
     return self._fingerprint
 
 
 def _checked(text: str) -> str:
-  """A plain string; the libraries below are less clear about other types."""
+  """Raises a clearer error than the libraries if a text is not a string."""
   if not isinstance(text, str):
     raise TypeError(
       f'a text must be a str, not {type(text).__name__}: {text!r}'
@@ -268,20 +314,23 @@ def _load_processor(
   model: bytes, name: str
 ) -> sentencepiece.SentencePieceProcessor:
   """Loads a serialized model and checks its special ids."""
+  # Here, because metrics without a model import this module too.
+  import sentencepiece
+
   processor = sentencepiece.SentencePieceProcessor()
   try:
     if not model:
-      raise RuntimeError('it is empty')
+      raise RuntimeError('the file is empty')
     with _LOADING:
       processor.LoadFromSerializedProto(model)
   except RuntimeError as error:
-    raise ValueError(
+    raise InputError(
       f'{name}: not a SentencePiece model ({error}); give the .model file that'
       ' SentencePiece wrote'
     ) from error
   ids = (processor.pad_id(), processor.eos_id(), processor.unk_id())
   if ids != (0, 1, 2):
-    raise ValueError(
+    raise InputError(
       f'{name}: padding, </s> and unknown have the ids {ids}, not (0, 1, 2);'
       ' train the model with --pad_id=0 --eos_id=1 --unk_id=2 --bos_id=-1'
     )
@@ -289,7 +338,7 @@ def _load_processor(
 
 
 def _count_sentinels(processor: sentencepiece.SentencePieceProcessor) -> int:
-  """How many pieces at the end are `<extra_id_N>`, the last of them 0."""
+  """Counts the pieces `<extra_id_N>` at the end, the last of them N = 0."""
   size = processor.GetPieceSize()
   count = 0
   while count < size and (
@@ -300,80 +349,102 @@ def _count_sentinels(processor: sentencepiece.SentencePieceProcessor) -> int:
 
 
 def _sentinel_pieces(count: int) -> bytes:
-  """The sentinels as serialized pieces, to be appended to a serialized model.
+  """The serialized pieces of sentinels, to be appended to a serialized model.
 
-  Serialized protocol buffers concatenate: what is appended to a message adds
-  to its repeated fields. So this needs no protobuf library, whose versions
-  conflict easily. Field 1 of a model is a piece, whose fields are 1 the text,
-  2 the score (a float), 3 the type.
+  Bytes appended to a serialized protocol buffer add to its repeated fields.
   """
-  pieces = []
+  # Here, because vocabularies without sentinels need no protobuf.
+  from sentencepiece import sentencepiece_model_pb2
+
+  proto: Any = sentencepiece_model_pb2
+  kind = proto.ModelProto.SentencePiece.USER_DEFINED
+  model = proto.ModelProto()
   for n in reversed(range(count)):
-    text = f'▁<extra_id_{n}>'.encode()
-    piece = (
-      bytes([0x0A, len(text)])
-      + text
-      + bytes([0x15, 0, 0, 0, 0])
-      + bytes([0x18, _USER_DEFINED])
-    )
-    pieces.append(bytes([0x0A, len(piece)]) + piece)
-  return b''.join(pieces)
+    model.pieces.add(piece=f'▁<extra_id_{n}>', score=0.0, type=kind)
+  return bytes(model.SerializeToString())
 
 
 def load_vocabulary(
   spec: str | os.PathLike[str], extra_ids: int | None = None
 ) -> Vocabulary:
-  """Loads the vocabulary that a word or a path names.
+  """Loads a vocabulary, which may be a model's.
 
   Args:
-    spec: `'bytes'`, or the path of a SentencePiece model.
-    extra_ids: The number of sentinels. By default ByT5's 125 for bytes, and
-      for SentencePiece as many as the model has.
-
-  Returns:
-    The vocabulary.
+    spec: See `find`.
+    extra_ids: Number of sentinels; by default the model's own, and ByT5's 125
+      for bytes.
 
   Raises:
-    FileNotFoundError: There is no such file.
-    ValueError: The file is not a fitting SentencePiece model.
+    FileNotFoundError: There is no such file or model, or it has no vocabulary.
+    InputError: The file is not a suitable SentencePiece model.
   """
-  if spec == 'bytes':
+  path, own = find(spec)
+  extra_ids = own if extra_ids is None else extra_ids
+  if path == 'bytes':
     return ByteVocabulary(*([] if extra_ids is None else [extra_ids]))
-  if not os.path.exists(spec):
-    raise FileNotFoundError(
-      f"no vocabulary {os.fspath(spec)!r}: give 'bytes' or the path of a"
-      ' SentencePiece model'
-    )
-  return SentencePieceVocabulary(spec, extra_ids)
+  return SentencePieceVocabulary(path, extra_ids)
 
 
-def encode_for_model(
-  text: str, vocabulary: Vocabulary, max_length: int
-) -> tuple[list[int], bool]:
-  """Encodes a text as the model takes it: truncated, with `</s>` at the end.
+def find(
+  spec: str | os.PathLike[str],
+) -> tuple[str | os.PathLike[str], int | None]:
+  """Finds the file of a vocabulary.
 
   Args:
-    text: The text.
-    vocabulary: Its vocabulary.
-    max_length: The most ids to give, `</s>` among them; at least 1.
+    spec: `'bytes'`, the path of a SentencePiece model, or a T5 model: the name
+      of an embedded one, a folder, or a `checkpoint_N` of a run.
 
   Returns:
-    The ids, of which the last is always `</s>`, and whether some were cut off.
+    `'bytes'` or the path of a SentencePiece model, and the number of sentinels
+    of a model that reads bytes; None for the default.
 
   Raises:
-    ValueError: `max_length` is less than 1.
-    TypeError: Not a string.
+    FileNotFoundError: There is no such file or model, or it has no vocabulary.
   """
-  ids, truncated = encode_batch_for_model([text], vocabulary, max_length)
-  return ids[0], truncated[0]
+  if spec == 'bytes' or os.path.isfile(spec):
+    return spec, None
+  embedded = {path.parent.name for path in PRETRAINED.glob(f'*/{_FILES[0]}')}
+  folder = PRETRAINED / spec if spec in embedded else Path(spec)
+  if not folder.is_dir():
+    raise FileNotFoundError(
+      f"no vocabulary {os.fspath(spec)!r}: give 'bytes', the path of a"
+      ' SentencePiece model, or a model that has one: its folder, or a name'
+      f' ({", ".join(sorted(embedded))})'
+    )
+  if re.fullmatch(r'checkpoint_\d+', folder.name):
+    folder = folder.parent
+  for name in _FILES:
+    if (folder / name).is_file():
+      return folder / name, None
+  with contextlib.suppress(OSError, ValueError, TypeError, KeyError):
+    description = json.loads((folder / 'config.json').read_bytes())
+    if description['vocabulary'] == 'bytes':
+      return 'bytes', description['extra_ids']
+  raise FileNotFoundError(
+    f'{folder}: has no vocabulary ({" or ".join(_FILES)})'
+  )
 
 
 def encode_batch_for_model(
   texts: Sequence[str], vocabulary: Vocabulary, max_length: int
 ) -> tuple[list[list[int]], list[bool]]:
-  """Encodes many texts; `encode_for_model` on each, but faster."""
+  """Encodes texts as model inputs: truncated, with `</s>` at the end.
+
+  Args:
+    texts: The texts.
+    vocabulary: The vocabulary.
+    max_length: Maximum number of ids per text, `</s>` included; at least 1.
+
+  Returns:
+    The ids of each text, the last of which is `</s>`, and whether each text was
+    truncated.
+
+  Raises:
+    OptionError: `max_length` is less than 1.
+    TypeError: A text is not a string.
+  """
   if max_length < 1:
-    raise ValueError(f'max_length is {max_length}; it must be at least 1')
+    raise OptionError(f'max_length is {max_length}; it must be at least 1')
   rows = vocabulary.encode_batch(texts)
   truncated = [len(ids) > max_length - 1 for ids in rows]
   return [

@@ -1,44 +1,45 @@
-"""Long texts in windows: pieces that an encoder has positions for.
+"""Splits long texts into windows that fit an encoder's maximum length.
 
-The papers cut a text at the encoder's length (COMES: 512 tokens). Here it may
-be read whole instead, window by window, each with the special tokens of a text
-by itself. Not here: what is made of the windows (``inference/embedding.py``).
+The papers truncate texts at the encoder's length (COMES: 512 tokens). Windows
+are the alternative; each has the special tokens of a text of its own.
+`inference/embedding.py` combines their states.
 """
 
 from __future__ import annotations
 
 from t5score_jax.data.subwords import Encoded
+from t5score_jax.errors import OptionError
 
 
 def split(text: Encoded, max_length: int, stride: int = 0) -> list[list[int]]:
-  """Divides a text into the fewest windows that cover it.
+  """Splits a text into the fewest windows that cover it.
 
   All windows of a text have the same number of tokens, so that none is a
-  remainder of a few words without context; where they don't fit exactly,
-  neighbours share a few tokens more.
+  remainder of a few words without context; neighbours overlap by more than
+  `stride` if necessary.
 
   Args:
-    text: encoded whole, special tokens at its ends.
-    max_length: the most ids a window, special ones included.
-    stride: how many tokens two neighbours share at least (the word is that of
-      Hugging Face's tokenizers).
+    text: The whole text, encoded, with special tokens at its ends.
+    max_length: Maximum number of ids per window, special tokens included.
+    stride: Minimum overlap of neighbouring windows in tokens (as in Hugging
+      Face's tokenizers).
 
   Returns:
-    The ids of each window in order; one, the text's own, where it fits.
+    The ids of each window in order; the text's own if it fits.
 
   Raises:
-    ValueError: ``stride`` leaves a window no token of its own.
+    OptionError: `stride` is negative or leaves no room in a window.
   """
   if len(text.ids) <= max_length:
     return [text.ids]
-  # Marks that stand in the text itself don't count as special.
+  # Special tokens inside the text belong to the text.
   first = text.special.index(False)
   last = len(text.ids) - text.special[::-1].index(False)
   head, tail = text.ids[:first], text.ids[last:]
   body = text.ids[first:last]
   room = max_length - len(head) - len(tail)
   if not 0 <= stride < room:
-    raise ValueError(
+    raise OptionError(
       f'stride {stride}: 0 to {room - 1}, since a window of {max_length} '
       f'tokens has {room} besides the special ones'
     )

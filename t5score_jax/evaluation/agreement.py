@@ -14,10 +14,11 @@ from collections.abc import Sequence
 import numpy as np
 
 from t5score_jax.errors import InputError
-from t5score_jax.evaluation import bootstrap, clusters
-from t5score_jax.evaluation.config import AgreementConfig
-from t5score_jax.evaluation.preparation import choose_systems, prepare
+from t5score_jax.evaluation import bootstrap, clusters, correlation
+from t5score_jax.evaluation.config import SPECIAL, AgreementConfig
+from t5score_jax.evaluation.preparation import prepare
 from t5score_jax.evaluation.scores import ScoreGrid
+from t5score_jax.evaluation.selection import choose_systems
 
 
 @dataclasses.dataclass(frozen=True)
@@ -99,6 +100,13 @@ def measure(grids: Sequence[ScoreGrid], config: AgreementConfig) -> Report:
     )
   notes: list[str] = []
   grids = _with_judgments(grids, config, notes)
+  special = config.statistic in SPECIAL
+  if (
+    config.level == 'system'
+    and not special
+    and all(len(g.segments) == 1 for g in grids)
+  ):
+    config = dataclasses.replace(config, swap='system-scores')
   values: dict[str, np.ndarray] = {}
   counts: dict[str, int] = {}
   replicates: dict[str, bootstrap.Replicates] = {}
@@ -107,18 +115,33 @@ def measure(grids: Sequence[ScoreGrid], config: AgreementConfig) -> Report:
     pair = grid.language_pair
     chosen = choose_systems(grid, config, notes)
     dropped = [s for s in grid.systems if s not in chosen.systems]
-    prepared = prepare(chosen, dropped, config, notes)
-    values[pair] = np.array(
-      [prepared.function(m) for m in prepared.metrics.values()]
-    )
+    # What does not vary is noted where each metric is measured.
+    with correlation.note_constants([]):
+      prepared = prepare(chosen, dropped, config, notes)
+    where = grid.prefix
+    values[pair] = np.empty(len(metrics))
+    for k, (name, scores) in enumerate(prepared.metrics.items()):
+      with correlation.note_constants(notes, name, where):
+        values[pair][k] = prepared.function(scores)
     counts[pair] = prepared.count
     # Another seed for every language pair, and the same one whatever the
     # other language pairs are: their draws are averaged as independent.
     seed = config.seed + zlib.crc32(pair.encode())
-    if config.resamples:
-      replicates[pair] = prepared.resample(seed)
-    if config.test == 'permutation' and len(metrics) > 1:
-      p_values[pair] = prepared.permute(seed).p_values
+    # What does not vary has been noted.
+    with correlation.note_constants([]):
+      if config.resamples:
+        replicates[pair] = prepared.resample(seed)
+        if few := bootstrap.few_segments(len(chosen.segments)):
+          notes.append(where + few)
+      tested = None
+      if config.test == 'permutation' and len(metrics) > 1:
+        tested = prepared.permute(seed)
+    if tested is not None:
+      p_values[pair] = tested.p_values
+      if tested.exact:
+        notes.append(
+          f'{where}all {tested.resamples} swaps were made: p-values are exact'
+        )
   means = averages(tuple(values))
   pooled = config.level == 'system' and config.statistic == 'accuracy'
   if pooled and len(grids) > 1:
@@ -138,7 +161,7 @@ def measure(grids: Sequence[ScoreGrid], config: AgreementConfig) -> Report:
         [replicates[pair] for pair in members], weights
       )
   if config.test == 'bootstrap':
-    p_values = {c: found.p_values() for c, found in replicates.items()}
+    p_values = {c: r.p_values() for c, r in replicates.items()}
   elif config.test == 'permutation' and len(values) > len(grids):
     notes.append(
       'averages are not tested by permutation; the bootstrap tests them'

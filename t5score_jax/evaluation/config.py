@@ -34,6 +34,8 @@ class AgreementConfig:
       'soft-accuracy' (system level only), or a name in
       `correlation.STATISTICS`.
     group: How segment-level entries are grouped, see `correlation.grouped`.
+    constant: What groups without variation count, a name in
+      `correlation.CONSTANT_RULES`.
     ties: The tie rule of 'darr'.
     min_gap: The least difference of raw ratings that ranks a pair ('darr'
       without published pairs).
@@ -53,7 +55,8 @@ class AgreementConfig:
     permutations: Swaps of the permutation test, and permutations within each
       p-value of 'soft-accuracy'.
     swap: What a permutation swaps, a name in `permutation.UNITS`; 'both' is
-      PERM-BOTH.
+      PERM-BOTH, 'system-scores' is for correlations of systems and the only
+      one without segments.
     early_stop: Whether a slow permutation test stops where it is decided.
     unsupervised: Metrics that have seen no human judgment, for the marks;
       None prints no marks.
@@ -64,6 +67,7 @@ class AgreementConfig:
   level: str = 'segment'
   statistic: str = 'pearson'
   group: str = 'none'
+  constant: str = 'skip'
   ties: str = 'discordant'
   min_gap: float = MIN_GAP
   pairs: NamedPairs | None = None
@@ -128,6 +132,12 @@ class AgreementConfig:
     if self.swap not in permutation.UNITS:
       raise InputError(
         f'unknown swap {self.swap!r}; there are {", ".join(permutation.UNITS)}'
+      )
+    if self.swap == 'system-scores' and (
+      self.level != 'system' or self.statistic in SPECIAL
+    ):
+      raise InputError(
+        "swap 'system-scores' is for correlations of systems: level 'system'"
       )
     if self.unsupervised is not None and self.test is None:
       raise InputError('marks need a test: bootstrap or permutation')

@@ -10,9 +10,11 @@ result is 0.0, with a `ConstantInputWarning`.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import math
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import numpy as np
 import scipy
@@ -70,6 +72,32 @@ def check_scores(values: object, name: str = 'scores') -> np.ndarray:
       'values): remove or repair them before correlating'
     )
   return array
+
+
+@contextlib.contextmanager
+def note_constants(
+  notes: list[str], metric: str = 'the metric', where: str = ''
+) -> Iterator[None]:
+  """Turns each `ConstantInputWarning` of a `with` block into a note.
+
+  Args:
+    notes: Receives the notes, each once.
+    metric: The metric whose statistic the block computes.
+    where: What the notes begin with.
+  """
+  with warnings.catch_warnings(record=True) as caught:
+    warnings.simplefilter('always')
+    yield
+  for warning in caught:
+    if not issubclass(warning.category, ConstantInputWarning):
+      warnings.showwarning(
+        warning.message, warning.category, warning.filename, warning.lineno
+      )
+      continue
+    text = str(warning.message).replace('the first scores', 'human scores')
+    text = text.replace('the second scores', f'scores of {metric}')
+    if where + text not in notes:
+      notes.append(where + text)
 
 
 def _check_two(x: object, y: object) -> tuple[np.ndarray, np.ndarray, bool]:
@@ -177,6 +205,43 @@ def pearson_of_sums(
   return np.clip(values, -1.0, 1.0)
 
 
+def standardise(scores: np.ndarray) -> np.ndarray:
+  """Scores, any shape, with mean 0 and variance 1; NaN stays NaN.
+
+  Scores that do not vary become 0.
+  """
+  scores = np.asarray(scores, np.float64)
+  chosen = scores[~np.isnan(scores)]
+  if not chosen.size:
+    return scores
+  return (scores - chosen.mean()) / (chosen.std() or 1.0)
+
+
+def check_rated(
+  human: np.ndarray, metric: np.ndarray, name: str = 'the metric'
+) -> np.ndarray:
+  """Returns the metric's scores after checking them against human scores.
+
+  Raises:
+    InputError: Shapes differ or are not [S, N], or a rated entry has no finite
+      metric score.
+  """
+  metric = np.asarray(metric, np.float64)
+  if metric.shape != human.shape or human.ndim != 2:
+    raise InputError(
+      'human and metric scores must share one shape [systems, segments], not '
+      f'{human.shape} and {metric.shape}'
+    )
+  missing = ~np.isnan(human) & ~np.isfinite(metric)
+  if missing.any():
+    system, segment = np.argwhere(missing)[0]
+    raise InputError(
+      f'{np.count_nonzero(missing)} rated entries have no finite score under '
+      f'{name}; the first is system {system}, segment {segment}'
+    )
+  return metric
+
+
 def spearman(x: object, y: object) -> float:
   """Spearman's rank correlation (ties share their mean rank), in [-1, 1].
 
@@ -214,7 +279,7 @@ def pairwise_accuracy(x: object, y: object) -> float:
 
   Ties count as WMT22 counts them: a pair that both lists tie is right, a pair
   that one of them ties is wrong. Constant lists are therefore no special
-  case; fewer than two values give 0.0 with a warning.
+  case, but warn; fewer than two values give 0.0 with a warning.
 
   Raises:
     InputError: Unequal lengths or values that are not finite.
@@ -228,6 +293,17 @@ def pairwise_accuracy(x: object, y: object) -> float:
   if len(x) < 2:
     warn_constant('fewer than two scores')
     return 0.0
+  for values, which in ((x, 'the first scores'), (y, 'the second scores')):
+    if np.ptp(values) == 0:
+      warnings.warn(
+        f'{which} do not vary: every pair of them is a tie',
+        ConstantInputWarning,
+        stacklevel=2,
+      )
+  return _accuracy(x, y)
+
+
+def _accuracy(x: np.ndarray, y: np.ndarray) -> float:
   agreeing = 0
   # Row by row: a full [N, N] table of 36,000 segments would need gigabytes.
   # Compared, not subtracted: a difference can vanish where numbers differ.
@@ -249,7 +325,15 @@ STATISTICS: dict[str, Callable[[object, object], float]] = {
   'accuracy': pairwise_accuracy,
 }
 
+# Up to so many entries a group's pairs are listed, so many pairs at a time.
+_FEW = 64
+_PAIRS = 1 << 20
+
 GROUPINGS = ('none', 'item', 'system')
+#: What a group counts in which human or metric scores do not vary, so that it
+#: has no correlation: nothing, or 0. mt-metrics-eval has both rules and skips
+#: by default.
+CONSTANT_RULES = ('skip', 'zero')
 
 
 @dataclasses.dataclass(frozen=True)
@@ -259,14 +343,14 @@ class Grouped:
   Attributes:
     value: The mean over the groups that count.
     groups: How many groups count.
-    left_out: How many do not: fewer than two rated entries, or human scores
-      that do not vary.
-    per_group: The value of each group, NaN where it is left out, [groups].
+    constant: How many groups have two or more rated entries, but human or
+      metric scores that do not vary.
+    per_group: The value of each group, NaN where it does not count, [groups].
   """
 
   value: float
   groups: int
-  left_out: int
+  constant: int
   per_group: np.ndarray
 
 
@@ -275,20 +359,23 @@ def grouped(
   metric: np.ndarray,
   statistic: str = 'pearson',
   by: str = 'none',
+  constant: str = 'skip',
 ) -> Grouped:
   """A segment-level correlation with one of the three ways of grouping.
 
   'none' pools all (system, segment) entries; 'item' correlates the systems of
   each segment and averages over segments; 'system' correlates the segments of
   each system and averages over systems (Deutsch et al. 2023, section 2).
-  A group whose human scores do not vary is left out and counted. A metric
-  that does not vary in a group whose human scores do gets 0.
+  A group with fewer than two rated entries does not count. Nor does one whose
+  human or metric scores do not vary, or it counts 0 (`constant`); pairwise
+  accuracy is defined there too.
 
   Args:
     human: Human scores [S, N], NaN where an entry is not rated.
     metric: Metric scores [S, N]; needed wherever `human` is rated.
     statistic: A name in `STATISTICS`.
     by: A name in `GROUPINGS`.
+    constant: A name in `CONSTANT_RULES`.
 
   Returns:
     A `Grouped`; its value is 0.0 with a warning where no group counts.
@@ -298,12 +385,7 @@ def grouped(
       metric score.
   """
   human = np.asarray(human, np.float64)
-  metric = np.asarray(metric, np.float64)
-  if human.shape != metric.shape or human.ndim != 2:
-    raise InputError(
-      'human and metric scores must share one shape [systems, segments], not '
-      f'{human.shape} and {metric.shape}'
-    )
+  metric = check_rated(human, metric)
   if statistic not in STATISTICS:
     raise InputError(
       f'unknown statistic {statistic!r}; there are {", ".join(STATISTICS)}'
@@ -312,43 +394,67 @@ def grouped(
     raise InputError(
       f'unknown grouping {by!r}; there are {", ".join(GROUPINGS)}'
     )
-  rated = ~np.isnan(human)
-  missing = rated & ~np.isfinite(metric)
-  if missing.any():
-    system, segment = np.argwhere(missing)[0]
+  if constant not in CONSTANT_RULES:
     raise InputError(
-      f'{np.count_nonzero(missing)} rated entries have no finite metric '
-      f'score; the first is system {system}, segment {segment}'
+      f'unknown rule {constant!r}; there are {", ".join(CONSTANT_RULES)}'
     )
+  rated = ~np.isnan(human)
   if by == 'none':
     value = STATISTICS[statistic](human[rated], metric[rated])
     return Grouped(value, 1, 0, np.array([value]))
   if by == 'item':
     human, metric, rated = human.T, metric.T, rated.T
   per_group = _each_group(human, metric, rated, statistic)
+  if np.isnan(per_group).all():
+    warn_constant('in every group human scores or the second scores')
+  flat = np.isnan(per_group) & (rated.sum(axis=1) >= 2)
+  if constant == 'zero':
+    per_group = np.where(flat, 0.0, per_group)
   counted = per_group[~np.isnan(per_group)]
-  if not counted.size:
-    warn_constant('human scores of every group')
-    return Grouped(0.0, 0, len(per_group), per_group)
-  return Grouped(
-    float(counted.mean()),
-    len(counted),
-    len(per_group) - len(counted),
-    per_group,
-  )
+  value = float(counted.mean()) if counted.size else 0.0
+  return Grouped(value, len(counted), int(flat.sum()), per_group)
 
 
 def _each_group(
   human: np.ndarray, metric: np.ndarray, rated: np.ndarray, statistic: str
 ) -> np.ndarray:
-  # [groups, entries] -> [groups], NaN where a group does not count.
+  # [groups, entries] -> [groups], NaN where there is no correlation.
+  if statistic in ('kendall', 'accuracy') and human.shape[1] <= _FEW:
+    return _of_few(human, metric, rated, statistic)
+  function = _accuracy if statistic == 'accuracy' else STATISTICS[statistic]
   values = np.full(len(human), np.nan)
-  with warnings.catch_warnings():
-    warnings.simplefilter('ignore', ConstantInputWarning)
-    for group, keep in enumerate(rated):
-      rated_scores = human[group, keep]
-      if len(rated_scores) >= 2 and np.ptp(rated_scores) > 0:
-        values[group] = STATISTICS[statistic](rated_scores, metric[group, keep])
+  for group, keep in enumerate(rated):
+    x, y = human[group, keep], metric[group, keep]
+    if len(x) >= 2 and (
+      statistic == 'accuracy' or (np.ptp(x) > 0 and np.ptp(y) > 0)
+    ):
+      values[group] = function(x, y)
+  return values
+
+
+def _of_few(
+  human: np.ndarray, metric: np.ndarray, rated: np.ndarray, statistic: str
+) -> np.ndarray:
+  """Tau-b or accuracy of many groups of few entries, by all pairs at once."""
+  i, j = np.triu_indices(human.shape[1], 1)
+  values = np.full(len(human), np.nan)
+  step = max(1, _PAIRS // max(1, len(i)))
+  for start in range(0, len(human), step):
+    rows = slice(start, start + step)
+    both = rated[rows, i] & rated[rows, j]
+    signs = [
+      # Compared, not subtracted; see `pairwise_accuracy`.
+      (x[rows, i] > x[rows, j]).astype(np.int8) - (x[rows, i] < x[rows, j])
+      for x in (human, metric)
+    ]
+    x, y = (np.where(both, sign, 0) for sign in signs)
+    if statistic == 'accuracy':
+      agreeing, pairs = ((x == y) & both).sum(1), both.sum(1)
+    else:
+      agreeing = (x * y).sum(1)
+      # Pairs that the human scores, and the metric's, do not tie.
+      pairs = np.sqrt((x != 0).sum(1)) * np.sqrt((y != 0).sum(1))
+    np.divide(agreeing, pairs, out=values[rows], where=pairs > 0)
   return values
 
 
@@ -356,10 +462,10 @@ def system_means(scores: np.ndarray) -> np.ndarray:
   """Mean score of each system over its rated segments, [S, N] -> [S].
 
   With standardised ratings (z) this is T5Score's system score. A system
-  without a single rating has NaN.
+  without a single rating has NaN. The sums are exact, so that systems with the
+  same scores in another order tie.
   """
-  scores = np.asarray(scores, np.float64)
-  rated = ~np.isnan(scores)
-  count = rated.sum(axis=1)
-  total = np.where(rated, scores, 0.0).sum(axis=1)
-  return np.where(count > 0, total / np.maximum(count, 1), np.nan)
+  rows = [row[~np.isnan(row)] for row in np.asarray(scores, np.float64)]
+  return np.array(
+    [math.fsum(row) / len(row) if len(row) else np.nan for row in rows]
+  )

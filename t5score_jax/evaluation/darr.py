@@ -7,6 +7,7 @@ Pairs come from a shared task's file, or from raw ratings and a minimum gap.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import os
 from collections.abc import Sequence
 
@@ -14,7 +15,7 @@ import numpy as np
 
 from t5score_jax.data import files
 from t5score_jax.errors import InputError
-from t5score_jax.evaluation.scores import ScoreGrid
+from t5score_jax.evaluation.scores import ScoreGrid, check_width
 
 # WMT's threshold: raw ratings closer than this (of 100) rank nothing.
 MIN_GAP = 25.0
@@ -36,6 +37,13 @@ class RankedPairs:
 
   def __len__(self) -> int:
     return len(self.segments)
+
+  def entries(self, shape: tuple[int, ...]) -> np.ndarray:
+    """The entries that are in a pair, bool of `shape` [S, N]."""
+    mask = np.zeros(shape, bool)
+    mask[self.better, self.segments] = True
+    mask[self.worse, self.segments] = True
+    return mask
 
 
 def pairs_from_ratings(
@@ -92,6 +100,26 @@ class NamedPairs:
   worse: np.ndarray
   path: str
 
+  @functools.cached_property
+  def notes(self) -> tuple[str, ...]:
+    """Doubtful rows of the file, one sentence per kind."""
+    seen: set[tuple[str, ...]] = set()
+    doubtful: dict[str, list[int]] = {}
+    columns = (self.language_pair, self.segment, self.better, self.worse)
+    rows = zip(*(column.tolist() for column in columns), strict=True)
+    # The first line is the header.
+    for line, row in enumerate(rows, 2):
+      if row in seen:
+        doubtful.setdefault('repeat earlier ones', []).append(line)
+      if (*row[:2], row[3], row[2]) in seen:
+        doubtful.setdefault('contradict earlier ones', []).append(line)
+      seen.add(row)
+    return tuple(
+      f'{self.path}: {len(lines)} ranked pairs {what}, the first in line '
+      f'{lines[0]}; every row counts'
+      for what, lines in doubtful.items()
+    )
+
 
 _COLUMNS = ('lp', 'sid', 'better', 'worse')
 
@@ -121,14 +149,10 @@ def read_pairs(path: str | os.PathLike[str]) -> NamedPairs:
     places = [header.index(name) for name in _COLUMNS]
     for number, line in enumerate(lines, 2):
       fields = line.split('\t')
-      if len(fields) != len(header):
-        raise files.RecordError(
-          f'{len(fields)} fields where the header has {len(header)}',
-          path=path,
-          line=number,
-        )
-      for column, place in zip(columns, places, strict=True):
-        column.append(fields[place])
+      check_width(fields, header, path, number)
+      row = tuple(fields[place] for place in places)
+      for column, cell in zip(columns, row, strict=True):
+        column.append(cell)
       if fields[places[2]] == fields[places[3]]:
         raise files.RecordError(
           f'{fields[places[2]]!r} is paired with itself',

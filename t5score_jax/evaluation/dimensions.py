@@ -11,7 +11,8 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from t5score_jax.data.records import RecordError, Segment
+from t5score_jax.data.files import RecordError
+from t5score_jax.data.records import Segment
 from t5score_jax.errors import InputError
 from t5score_jax.evaluation import correlation
 

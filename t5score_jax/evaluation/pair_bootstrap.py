@@ -1,6 +1,7 @@
 """The paired bootstrap for statistics that count pairs of translations.
 
 A draw takes segments with all their pairs. The draws are those of `bootstrap`.
+Not here: the paired bootstrap that compares two systems (`paired_tests.py`).
 """
 
 from __future__ import annotations
@@ -11,11 +12,28 @@ from t5score_jax.errors import InputError
 from t5score_jax.evaluation import correlation
 from t5score_jax.evaluation.bootstrap import (
   Replicates,
-  ratio,
+  ratio_of_sums,
   run_sums,
   stack,
 )
 from t5score_jax.evaluation.darr import RankedPairs
+
+
+def _sums_by_segment(
+  place: np.ndarray,
+  numerators: np.ndarray,
+  denominators: np.ndarray,
+  segments: int = 0,
+) -> np.ndarray:
+  # The segment of each pair [P], two terms of each metric and pair [M, P] ->
+  # their sums [N, M, 2].
+  sums = np.stack(
+    [
+      [np.bincount(place, row, segments) for row in terms]
+      for terms in (numerators, denominators)
+    ]
+  )
+  return np.ascontiguousarray(sums.transpose(2, 1, 0))
 
 
 def bootstrap_darr(
@@ -57,25 +75,19 @@ def bootstrap_darr(
     raise InputError('a ranked pair has no finite score under some metric')
   numerator, denominator = correlation.TIE_RULES[ties]
   tied = margin == 0
-  parts = np.stack(
-    [
-      np.where(tied, numerator, np.sign(margin)),
-      np.where(tied, denominator, 1.0),
-    ],
-    axis=-1,
+  parts = (
+    np.where(tied, numerator, np.sign(margin)),
+    np.where(tied, denominator, 1.0),
   )
   if unit == 'pair':
-    sums = parts.transpose(1, 0, 2)
+    sums = np.stack(parts, axis=-1).transpose(1, 0, 2)
   else:
     _, place = np.unique(pairs.segments, return_inverse=True)
-    sums = np.zeros((place.max() + 1, len(names), 2))
-    for metric in range(len(names)):
-      for k in range(2):
-        sums[:, metric, k] = np.bincount(place, parts[metric, :, k])
+    sums = _sums_by_segment(place, *parts)
   return run_sums(
     names,
     sums,
-    lambda totals: ratio(totals[..., 0], totals[..., 1]),
+    ratio_of_sums,
     resamples,
     seed,
   )
@@ -91,7 +103,7 @@ def bootstrap_agreement(
   """Resamples the tau over ranked pairs where only agreement is known.
 
   Args:
-    segments: What tells the pairs' segments apart, [P].
+    segments: The segment of each pair, [P].
     agreements: 1 where the metric agrees with a pair and -1 where it does
       not, [P] by metric.
     resamples: How many draws of segments, each with all its pairs.
@@ -103,21 +115,12 @@ def bootstrap_agreement(
   names, signs = stack(agreements)
   if not np.isfinite(signs).all():
     raise InputError('a pair has no agreement under some metric')
-  present, place = np.unique(segments, return_inverse=True)
-  count = np.bincount(place).astype(np.float64)
-  sums = np.stack(
-    [
-      np.stack(
-        [np.bincount(place, row, len(present)) for row in signs], axis=1
-      ),
-      np.repeat(count[:, None], len(names), axis=1),
-    ],
-    axis=-1,
-  )
+  _, place = np.unique(segments, return_inverse=True)
+  sums = _sums_by_segment(place, signs, np.ones_like(signs))
   return run_sums(
     names,
     sums,
-    lambda totals: ratio(totals[..., 0], totals[..., 1]),
+    ratio_of_sums,
     resamples,
     seed,
   )
@@ -146,22 +149,14 @@ def bootstrap_correct_pairs(
     InputError: Fewer than two segments with a pair, no metric.
   """
   names, right = stack(correct)
-  sums = np.stack(
-    [
-      np.stack(
-        [np.bincount(places, row * weights, segments) for row in right], axis=1
-      ),
-      np.repeat(
-        np.bincount(places, weights, segments)[:, None], len(names), axis=1
-      ),
-    ],
-    axis=-1,
+  sums = _sums_by_segment(
+    places, right * weights, np.broadcast_to(weights, right.shape), segments
   )
   sums = sums[sums[:, 0, 1] > 0]
   return run_sums(
     names,
     sums,
-    lambda totals: ratio(totals[..., 0], totals[..., 1]),
+    ratio_of_sums,
     resamples,
     seed,
   )

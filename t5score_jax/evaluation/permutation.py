@@ -5,6 +5,10 @@ exchangeable, so random swaps often give a difference in correlation as large
 as the observed one (Deutsch et al. 2021, "A statistical analysis of
 summarization evaluation metrics"). PERM-BOTH swaps each (system, segment)
 entry independently, PERM-SYS whole systems, PERM-INPUT whole segments.
+mt-metrics-eval tests system-level correlations on systems' scores, standardised
+over systems and swapped system by system ('system-scores').
+
+If there are few enough different swaps, all are made: the p-values are exact.
 
 All metrics share the swaps. The swapped scores of metrics a and b are
 b + r (a - b) with r in {0, 1}, so one matrix product gives the sums of all
@@ -16,6 +20,7 @@ statistics; `bootstrap` resamples segments instead.
 from __future__ import annotations
 
 import dataclasses
+import math
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 
@@ -24,7 +29,9 @@ import numpy as np
 from t5score_jax.errors import InputError
 from t5score_jax.evaluation import correlation
 
-UNITS = ('both', 'systems', 'segments')
+UNITS = ('both', 'systems', 'segments', 'system-scores')
+# All swaps are made if there are no more of them than this, or than asked for.
+EXACT = 4096
 
 # WMT's early stopping: after each block of swaps, a pair of metrics whose
 # p-value lies outside these bounds is decided.
@@ -44,11 +51,12 @@ class PermutationResult:
     values: The statistic of each, [M].
     p_values: [M, M]; entry (i, j) is the one-sided p-value of "i is better
       than j": the share of swaps whose difference is at least the observed one,
-      (1 + count) / (1 + R), never 0. The diagonal is 1.
+      (1 + count) / (1 + R), never 0; count / R if `exact`. The diagonal is 1.
     resamples: R, the most that any pair had.
     seed: The seed of the swaps.
     draws: R of each pair, [M, M]; less than `resamples` for pairs that were
       decided early.
+    exact: Whether the swaps were all there are.
   """
 
   names: tuple[str, ...]
@@ -57,6 +65,7 @@ class PermutationResult:
   resamples: int
   seed: int
   draws: np.ndarray
+  exact: bool = False
 
   def p_value(self, first: str, second: str) -> float:
     """The one-sided p-value of "the first is better than the second"."""
@@ -65,41 +74,67 @@ class PermutationResult:
     )
 
 
-def swaps(
-  systems: int, segments: int, unit: str, resamples: int, seed: int
-) -> Iterator[np.ndarray]:
-  """Yields the entries to swap, in pieces: float64 [r, S, N] of 0 and 1.
+class Swaps:
+  """The swaps of one test.
 
-  Raises:
-    InputError: An unknown unit or no resample.
+  Attributes:
+    exact: Whether these are all different swaps, each once.
+    count: How many swaps there are.
   """
-  if unit not in UNITS:
-    raise InputError(f'unknown unit {unit!r}; there are {", ".join(UNITS)}')
-  if resamples < 1:
-    raise InputError(f'the number of resamples must be 1 or more: {resamples}')
-  generator = np.random.default_rng(seed)
-  shape = {
-    'both': (systems, segments),
-    'systems': (systems, 1),
-    'segments': (1, segments),
-  }[unit]
-  step = max(1, _CHUNK_NUMBERS // (systems * segments))
-  for start in range(0, resamples, step):
-    rows = min(step, resamples - start)
-    bits = generator.integers(0, 2, size=(rows, *shape), dtype=np.int8)
-    yield np.broadcast_to(bits, (rows, systems, segments)).astype(np.float64)
 
+  def __init__(
+    self,
+    shape: tuple[int, ...],
+    unit: str,
+    resamples: int,
+    seed: int,
+    sampled: bool = False,
+  ):
+    """Takes shape, unit, number and seed of the swaps.
 
-def standardise(scores: np.ndarray) -> np.ndarray:
-  """Scores [S, N] with mean 0 and variance 1; NaN stays NaN.
+    Args:
+      shape: S systems, N segments.
+      unit: 'both', 'systems' or 'segments'.
+      resamples: How many swaps, if there are more than `EXACT` of them.
+      seed: Of the swaps.
+      sampled: Whether to draw swaps even if all could be made.
 
-  Two metrics' scores must share a scale before they are swapped. Scores that
-  do not vary become 0.
-  """
-  scores = np.asarray(scores, np.float64)
-  chosen = scores[~np.isnan(scores)]
-  spread = chosen.std() if chosen.size else 0.0
-  return (scores - (chosen.mean() if chosen.size else 0.0)) / (spread or 1.0)
+    Raises:
+      InputError: An unknown unit or no resample.
+    """
+    systems, segments = shape
+    shapes = {
+      'both': (systems, segments),
+      'systems': (systems, 1),
+      'segments': (1, segments),
+    }
+    if unit not in shapes:
+      raise InputError(f'unknown unit {unit!r}; there are {", ".join(shapes)}')
+    if resamples < 1:
+      raise InputError(
+        f'the number of resamples must be 1 or more: {resamples}'
+      )
+    self._shape, self._size = shapes[unit], (systems, segments)
+    self._seed = seed
+    units = math.prod(self._shape)
+    most = max(resamples, EXACT)
+    self.exact = not sampled and units < 63 and 2**units <= most
+    self.count = 2**units if self.exact else resamples
+
+  def __iter__(self) -> Iterator[np.ndarray]:
+    """Yields the entries to swap, in pieces: float64 [r, S, N] of 0 and 1."""
+    generator = np.random.default_rng(self._seed)
+    step = max(1, _CHUNK_NUMBERS // math.prod(self._size))
+    for start in range(0, self.count, step):
+      shape = (min(step, self.count - start), *self._shape)
+      if self.exact:
+        numbers = np.arange(start, start + shape[0])[:, None]
+        bits = numbers >> np.arange(math.prod(self._shape)) & 1
+      else:
+        bits = generator.integers(0, 2, size=shape, dtype=np.int8)
+      yield np.broadcast_to(
+        bits.reshape(shape), (shape[0], *self._size)
+      ).astype(np.float64)
 
 
 def standard_scores(
@@ -112,7 +147,9 @@ def standard_scores(
   """
   if len(metrics) < 2:
     raise InputError('a permutation test needs two metrics')
-  scores = np.stack([standardise(scores) for scores in metrics.values()])
+  scores = np.stack(
+    [correlation.standardise(scores) for scores in metrics.values()]
+  )
   if not np.isfinite(scores[:, needed]).all():
     raise InputError('an entry has no finite score under some metric')
   return np.where(needed, scores, 0.0)
@@ -128,7 +165,11 @@ class PairCounts:
   """
 
   def __init__(
-    self, values: np.ndarray, early_stop: bool = False, slack: float = 1e-12
+    self,
+    values: np.ndarray,
+    early_stop: bool = False,
+    slack: float = 1e-12,
+    exact: bool = False,
   ):
     """Starts the counts.
 
@@ -137,6 +178,7 @@ class PairCounts:
       early_stop: Whether to stop testing a pair once it is decided: WMT's
         rule, p below .02 or above .50 at the end of a block.
       slack: Tolerance within which differences are equal.
+      exact: Whether all swaps are made; then no pair stops early.
     """
     self._values = values
     self.first, self.second = np.triu_indices(len(values), 1)
@@ -144,7 +186,8 @@ class PairCounts:
     self._at_least = np.zeros(len(self.first), np.int64)
     self._at_most = np.zeros(len(self.first), np.int64)
     self._draws = np.zeros(len(self.first), np.int64)
-    self._early_stop = early_stop
+    self._early_stop = early_stop and not exact
+    self._exact = exact
     self._slack = slack
     self.going = np.ones(len(self.first), bool)
 
@@ -172,12 +215,14 @@ class PairCounts:
     p_values = np.ones((size, size))
     draws = np.zeros((size, size), np.int64)
     i, j = self.first, self.second
-    p_values[i, j] = (1 + self._at_least) / (1 + self._draws)
-    p_values[j, i] = (1 + self._at_most) / (1 + self._draws)
+    # Random swaps do not count the data themselves, all swaps do.
+    own = 0 if self._exact else 1
+    p_values[i, j] = (own + self._at_least) / (own + self._draws)
+    p_values[j, i] = (own + self._at_most) / (own + self._draws)
     draws[i, j] = draws[j, i] = self._draws
     most = int(self._draws.max(initial=0))
     return PermutationResult(
-      tuple(names), self._values, p_values, most, seed, draws
+      tuple(names), self._values, p_values, most, seed, draws, self._exact
     )
 
 
@@ -186,10 +231,11 @@ def _collect(
   values: np.ndarray,
   pieces: Iterator[tuple[np.ndarray, np.ndarray]],
   seed: int,
+  exact: bool,
 ) -> PermutationResult:
   # pieces: statistics of the first and second metric of every pair (i < j)
   # under swaps, each [r, pairs].
-  counts = PairCounts(values)
+  counts = PairCounts(values, exact=exact)
   everything = np.arange(len(counts.first))
   for swapped_first, swapped_second in pieces:
     counts.add(everything, swapped_first - swapped_second)
@@ -207,6 +253,9 @@ def permute_systems(
 ) -> PermutationResult:
   """Tests system-level correlations; a system's score is its segments' mean.
 
+  Segment scores are standardised and swapped; with the unit 'system-scores' the
+  systems' scores are, as in mt-metrics-eval.
+
   Args:
     human: Human scores [S, N], NaN where not rated.
     metrics: Scores [S, N] by metric, complete.
@@ -221,7 +270,14 @@ def permute_systems(
   gold = correlation.system_means(human)
   if np.isnan(gold).any():
     raise InputError('a system has no human rating')
-  scores = standard_scores(metrics, np.ones(human.shape, bool))
+  if unit == 'system-scores':
+    unit = 'systems'
+    metrics = {
+      name: correlation.system_means(m)[:, None] for name, m in metrics.items()
+    }
+  shape = next(iter(metrics.values())).shape
+  scores = standard_scores(metrics, np.ones(shape, bool))
+  all_swaps = Swaps(shape, unit, resamples, seed)
   first, second = np.triu_indices(len(scores), 1)
   function = correlation.STATISTICS[statistic]
   means = scores.mean(axis=2)
@@ -229,11 +285,10 @@ def permute_systems(
   def pieces() -> Iterator[tuple[np.ndarray, np.ndarray]]:
     # [S, N, M]
     columns = np.ascontiguousarray(scores.transpose(1, 2, 0))
-    systems, segments = human.shape
-    for bits in swaps(systems, segments, unit, resamples, seed):
+    for bits in all_swaps:
       # [S, r, N] @ [S, N, M] -> [S, r, M] -> [r, M, S]
       kept = (bits.transpose(1, 0, 2) @ columns).transpose(1, 2, 0)
-      kept /= human.shape[1]
+      kept /= shape[1]
       moved = kept[:, first] - kept[:, second]
       yield (
         _statistics(function, gold, means[second] + moved),
@@ -241,7 +296,7 @@ def permute_systems(
       )
 
   values = _statistics(function, gold, means[None])[0]
-  return _collect(metrics, values, pieces(), seed)
+  return _collect(metrics, values, pieces(), seed, all_swaps.exact)
 
 
 def _statistics(
@@ -290,13 +345,14 @@ def permute_pearson(
     InputError: Missing scores, one metric only.
   """
   rated = ~np.isnan(human)
-  gold = np.where(rated, standardise(human), 0.0)
+  gold = np.where(rated, correlation.standardise(human), 0.0)
   scores = standard_scores(
     {n: np.where(rated, m, np.nan) for n, m in metrics.items()}, rated
   )
   count = np.count_nonzero(rated)
   first, second = np.triu_indices(len(scores), 1)
   flat = scores.reshape(len(scores), -1)
+  all_swaps = Swaps(human.shape, unit, resamples, seed)
   # What a swap adds to the sums of x, x*x and x*gold: linear in the bits.
   parts = np.stack([flat, flat * flat, flat * gold.ravel()])
   totals = parts.sum(axis=2)
@@ -310,8 +366,7 @@ def permute_pearson(
 
   def pieces() -> Iterator[tuple[np.ndarray, np.ndarray]]:
     columns = np.ascontiguousarray(parts.reshape(-1, parts.shape[2]).T)
-    systems, segments = human.shape
-    for bits in swaps(systems, segments, unit, resamples, seed):
+    for bits in all_swaps:
       kept = (bits.reshape(len(bits), -1) @ columns).T
       kept = kept.reshape(3, len(scores), -1)
       moved = (kept[:, first] - kept[:, second]).transpose(0, 2, 1)
@@ -320,4 +375,4 @@ def permute_pearson(
         correlate(totals[:, None, first] - moved),
       )
 
-  return _collect(metrics, correlate(totals), pieces(), seed)
+  return _collect(metrics, correlate(totals), pieces(), seed, all_swaps.exact)

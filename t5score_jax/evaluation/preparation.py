@@ -1,7 +1,7 @@
-"""Prepares one language pair: its systems, its entries and its tests.
+"""Prepares one language pair: its entries and its tests.
 
-Excludes systems, checks that the scores are complete, and chooses how each
-statistic is resampled and tested. The statistics are in `correlation`,
+Checks that the scores are complete, and chooses how each statistic is resampled
+and tested. `selection` excludes systems. The statistics are in `correlation`,
 `tie_calibration` and `soft_accuracy`, the tests in `bootstrap`, `permutation`
 and `swap_tests`. `agreement` combines the language pairs.
 """
@@ -9,7 +9,6 @@ and `swap_tests`. `agreement` combines the language pairs.
 from __future__ import annotations
 
 import dataclasses
-import re
 from collections.abc import Callable, Mapping
 
 import numpy as np
@@ -19,7 +18,6 @@ from t5score_jax.errors import InputError
 from t5score_jax.evaluation import (
   bootstrap,
   correlation,
-  outliers,
   pair_bootstrap,
   permutation,
   soft_accuracy,
@@ -33,59 +31,6 @@ from t5score_jax.evaluation.darr import (
   place_pairs,
 )
 from t5score_jax.evaluation.scores import ScoreGrid
-
-
-def _named(grid: ScoreGrid) -> str:
-  return f'{grid.language_pair}: ' if grid.language_pair else ''
-
-
-def choose_systems(
-  grid: ScoreGrid, config: AgreementConfig, notes: list[str]
-) -> ScoreGrid:
-  """Removes the systems that the configuration excludes, with a note on each.
-
-  In this order: names that match `exclude`, systems without a human rating,
-  outliers, all but the top k.
-
-  Raises:
-    InputError: Outliers or top k without human scores.
-  """
-  if config.exclude:
-    out = [s for s in grid.systems if re.search(config.exclude, s)]
-    if out:
-      notes.append(
-        f'{_named(grid)}left out by --exclude-systems: {", ".join(out)}'
-      )
-      grid = grid.with_systems([s for s in grid.systems if s not in out])
-  means = correlation.system_means(grid.human)
-  if config.pairs is None:
-    unrated = [
-      s for s, m in zip(grid.systems, means, strict=True) if np.isnan(m)
-    ]
-    if unrated:
-      notes.append(
-        f'{_named(grid)}left out, no human rating: {", ".join(unrated)}'
-      )
-      grid = grid.with_systems([s for s in grid.systems if s not in unrated])
-      means = means[~np.isnan(means)]
-  if config.outliers is not None or config.top_k is not None:
-    if np.isnan(means).any():
-      raise InputError(
-        f'{_named(grid)}outliers and top-k need a human score of every system; '
-        'name the column with the human scores'
-      )
-  if config.outliers is not None:
-    away = outliers.are_outliers(means, config.outliers)
-    if away.any():
-      out = [s for s, far in zip(grid.systems, away, strict=True) if far]
-      notes.append(f'{_named(grid)}left out as outliers: {", ".join(out)}')
-      grid = grid.with_systems([s for s in grid.systems if s not in out])
-      means = means[~away]
-  if config.top_k is not None:
-    # A stable sort of the negated means: equal means keep the file's order.
-    best = np.argsort(-means, kind='stable')[: config.top_k]
-    grid = grid.with_systems([grid.systems[i] for i in best])
-  return grid
 
 
 @dataclasses.dataclass(frozen=True)
@@ -122,13 +67,14 @@ def prepare(
     InputError: Too few systems or segments.
     files.RecordError: Missing entries (without `intersect`).
   """
+  _note_unrated(grid, config, notes)
   if config.statistic == 'darr':
     return _prepare_darr(grid, dropped, config, notes)
   if config.level == 'system' and config.statistic != 'soft-accuracy':
     return _prepare_systems(grid, config, notes)
   rated = ~np.isnan(grid.human)
   if not rated.any():
-    raise InputError(f'{_named(grid)}no system and segment has a human score')
+    raise InputError(f'{grid.prefix}no system and segment has a human score')
   given = _given(grid)
   _check_complete(grid, rated & ~given, config, notes)
   human = np.where(given, grid.human, np.nan)
@@ -139,13 +85,31 @@ def prepare(
   return _prepare_segments(grid, human, config, notes)
 
 
+def _note_unrated(
+  grid: ScoreGrid, config: AgreementConfig, notes: list[str]
+) -> None:
+  if config.pairs is not None:
+    return
+  unrated = np.isnan(grid.human) & _given(grid)
+  if count := int(np.count_nonzero(unrated)):
+    means = config.level == 'system' and config.statistic != 'soft-accuracy'
+    notes.append(
+      f'{grid.prefix}{count} of {grid.human.size} (system, segment) entries '
+      'without a human score '
+      + ("count in metrics' means only" if means else 'left out')
+    )
+
+
 def _prepare_segments(
   grid: ScoreGrid, human: np.ndarray, config: AgreementConfig, notes: list[str]
 ) -> Prepared:
   group, statistic = config.group, config.statistic
 
+  def grouped(gold: np.ndarray, scores: np.ndarray) -> correlation.Grouped:
+    return correlation.grouped(gold, scores, statistic, group, config.constant)
+
   def function(scores: np.ndarray) -> float:
-    return correlation.grouped(human, scores, statistic, group).value
+    return grouped(human, scores).value
 
   def resample(seed: int) -> bootstrap.Replicates:
     options = {'resamples': config.resamples, 'seed': seed}
@@ -153,12 +117,12 @@ def _prepare_segments(
       return bootstrap.bootstrap_pearson(human, grid.metrics, **options)
     if group == 'item':
       return bootstrap.bootstrap_items(
-        human, grid.metrics, statistic, **options
+        human, grid.metrics, statistic, constant=config.constant, **options
       )
     return bootstrap.bootstrap_any(
       human,
       grid.metrics,
-      lambda h, m: correlation.grouped(h, m, statistic, group).value,
+      lambda h, m: grouped(h, m).value,
       **options,
     )
 
@@ -171,30 +135,52 @@ def _prepare_segments(
         resamples=config.permutations,
         seed=seed,
       )
-    return _permute_any(human, grid.metrics, function, config, seed)
+    needed = ~np.isnan(human)
+    return _permute_any(needed, grid.metrics, function, config, seed)
 
   count = int(np.count_nonzero(~np.isnan(human)))
   if group != 'none':
-    first = next(iter(grid.metrics.values()))
-    result = correlation.grouped(human, first, statistic, group)
-    count = result.groups
-    if result.left_out:
-      notes.append(
-        f'{_named(grid)}{result.left_out} {group} groups left out: human '
-        'scores of fewer than two entries, or all alike'
-      )
+    results = {name: grouped(human, m) for name, m in grid.metrics.items()}
+    count = max(result.groups for result in results.values())
+    notes += _group_notes(grid.prefix, results, config)
   return Prepared(grid.metrics, count, function, resample, permute)
 
 
+def _group_notes(
+  where: str,
+  results: Mapping[str, correlation.Grouped],
+  config: AgreementConfig,
+) -> list[str]:
+  first = next(iter(results.values()))
+  fewer = np.count_nonzero(np.isnan(first.per_group)) - (
+    first.constant if config.constant == 'skip' else 0
+  )
+  notes = []
+  if fewer:
+    notes.append(
+      f'{where}{fewer} {config.group} groups left out: fewer than two rated '
+      'entries'
+    )
+  if any(result.constant for result in results.values()):
+    notes.append(
+      f'{where}{config.group} groups that '
+      + ('count 0' if config.constant == 'zero' else 'do not count')
+      + ', because human or metric scores do not vary: '
+      + ', '.join(f'{n} {r.constant}' for n, r in results.items() if r.constant)
+      + f' of {len(first.per_group)}'
+    )
+  return notes
+
+
 def _permute_any(
-  human: np.ndarray,
+  needed: np.ndarray,
   metrics: Mapping[str, np.ndarray],
   function: Callable[[np.ndarray], float],
   config: AgreementConfig,
   seed: int,
 ) -> permutation.PermutationResult:
   return swap_tests.permute_any(
-    ~np.isnan(human),
+    needed,
     dict(metrics),
     function,
     unit=config.swap,
@@ -213,7 +199,7 @@ def _prepare_calibrated(
     for name, scores in grid.metrics.items()
   }
   notes.append(
-    f'{_named(grid)}thresholds of ties: '
+    f'{grid.prefix}thresholds of ties: '
     + ', '.join(f'{name} {c.threshold:.4g}' for name, c in calibrated.items())
   )
 
@@ -262,6 +248,12 @@ def _prepare_calibrated(
 def _prepare_soft(
   grid: ScoreGrid, human: np.ndarray, config: AgreementConfig
 ) -> Prepared:
+  if len(grid.segments) < 2:
+    raise InputError(
+      f'{grid.prefix}soft-accuracy permutes segments, and there is only one; '
+      'give scores of segments, or take --stat accuracy for whole systems'
+    )
+
   # The permutations within p-values use the configured seed, so that the value
   # does not depend on the draws of the test.
   def accuracy(gold: np.ndarray, scores: np.ndarray) -> float:
@@ -304,7 +296,7 @@ def _check_complete(
     return
   if config.intersect:
     notes.append(
-      f'{_named(grid)}{count} (system, segment) entries left out, because '
+      f'{grid.prefix}{count} (system, segment) entries left out, because '
       'some metric has no score there'
     )
     return
@@ -315,7 +307,7 @@ def _check_complete(
     if not np.isfinite(scores[system, segment])
   ]
   raise files.RecordError(
-    f'{_named(grid)}{count} (system, segment) entries have no score; the '
+    f'{grid.prefix}{count} (system, segment) entries have no score; the '
     f'first is {grid.systems[system]!r}, {grid.segments[segment]!r} under '
     f'{", ".join(without)}. Complete the scores, or ask for the intersection '
     '(--intersect)'
@@ -339,13 +331,13 @@ def _prepare_systems(
       grid = grid.with_segments(np.all(given, axis=0))
   if len(grid.systems) < 2 or not grid.segments:
     raise InputError(
-      f'{_named(grid)}{len(grid.systems)} system(s) on {len(grid.segments)} '
+      f'{grid.prefix}{len(grid.systems)} system(s) on {len(grid.segments)} '
       'segment(s): a system-level correlation needs two systems'
     )
   human = correlation.system_means(grid.human)
   if np.isnan(human).any():
     raise InputError(
-      f'{_named(grid)}no rated segment is left of '
+      f'{grid.prefix}no rated segment is left of '
       f'{grid.systems[int(np.flatnonzero(np.isnan(human))[0])]}'
     )
   statistic = correlation.STATISTICS[config.statistic]
@@ -382,13 +374,10 @@ def _prepare_darr(
     )
     if lost:
       notes.append(
-        f'{_named(grid)}{lost} of {lost + len(pairs)} ranked pairs left out: '
+        f'{grid.prefix}{lost} of {lost + len(pairs)} ranked pairs left out: '
         'a system or segment of theirs is not among those measured'
       )
-  missing = np.zeros(grid.human.shape, bool)
-  missing[pairs.better, pairs.segments] = True
-  missing[pairs.worse, pairs.segments] = True
-  missing &= ~_given(grid)
+  missing = pairs.entries(grid.human.shape) & ~_given(grid)
   _check_complete(grid, missing, config, notes)
   keep = ~(
     missing[pairs.better, pairs.segments] | missing[pairs.worse, pairs.segments]
@@ -398,7 +387,7 @@ def _prepare_darr(
   )
   if not len(pairs):
     raise InputError(
-      f'{_named(grid)}no ranked pair is left; are the human scores raw '
+      f'{grid.prefix}no ranked pair is left; are the human scores raw '
       f'ratings, and is a gap of {config.min_gap:g} right for their scale?'
     )
 
@@ -411,9 +400,7 @@ def _prepare_darr(
 
   def permute(seed: int) -> permutation.PermutationResult:
     if config.ties == 'excluded':
-      needed = np.full(grid.human.shape, np.nan)
-      needed[pairs.better, pairs.segments] = 0.0
-      needed[pairs.worse, pairs.segments] = 0.0
+      needed = pairs.entries(grid.human.shape)
       return _permute_any(needed, grid.metrics, function, config, seed)
     return swap_tests.permute_darr(
       pairs,

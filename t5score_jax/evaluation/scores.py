@@ -17,7 +17,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 
-from t5score_jax.data import files, tables
+from t5score_jax.data import files, numbers, tables
 
 KEYS = ('language_pair', 'system', 'segment')
 # Other names of the keys, used if the proper one is absent.
@@ -41,6 +41,8 @@ class ScoreTable:
     values: Float64 [rows] by column, NaN for empty cells.
     notes: What was not used and why, one sentence each.
     others: Further columns of the file.
+    numbers: The number of each row in its file, from 1; None in the layouts of
+      shared tasks.
   """
 
   path: str
@@ -50,6 +52,12 @@ class ScoreTable:
   values: dict[str, np.ndarray]
   notes: tuple[str, ...] = ()
   others: tuple[str, ...] = ()
+  numbers: tuple[int, ...] | None = None
+
+  @property
+  def names_language_pairs(self) -> bool:
+    """Whether some row has a language pair."""
+    return any(pair for pair, _, _ in self.rows)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -69,6 +77,11 @@ class ScoreGrid:
   segments: tuple[str, ...]
   human: np.ndarray
   metrics: dict[str, np.ndarray]
+
+  @property
+  def prefix(self) -> str:
+    """What messages about this language pair begin with."""
+    return f'{self.language_pair}: ' if self.language_pair else ''
 
   def with_systems(self, keep: Sequence[str]) -> ScoreGrid:
     """The same grid with these systems only, in its own order."""
@@ -109,29 +122,20 @@ def _csv_rows(
   reader = csv.reader(line + '\n' for line in lines)
   header = next(reader, [])
   for row in reader:
-    if len(row) != len(header):
-      raise files.RecordError(
-        f'{len(row)} fields where the header has {len(header)}',
-        path=path,
-        line=reader.line_num,
-      )
+    check_width(row, header, path, reader.line_num)
     yield reader.line_num, dict(zip(header, row, strict=True))
 
 
-def _number(value: object, path: str, line: int, field: str) -> float:
-  if value is None or value == '':
-    return math.nan
-  try:
-    if isinstance(value, bool):
-      raise TypeError
-    number = float(value)  # type: ignore[arg-type]
-  except (TypeError, ValueError):
-    number = math.inf
-  if not math.isfinite(number):
+def check_width(
+  fields: Sequence[str], header: Sequence[str], path: str, line: int
+) -> None:
+  """Raises RecordError if a row is wider or narrower than the header."""
+  if len(fields) != len(header):
     raise files.RecordError(
-      f'{value!r} is not a finite number', path=path, line=line, field=field
+      f'{len(fields)} fields, but the header has {len(header)}',
+      path=path,
+      line=line,
     )
-  return number
 
 
 def read_table(
@@ -174,8 +178,9 @@ def read_table(
   lines: list[int] = []
   values: dict[str, list[float]] = {}
   others: tuple[str, ...] = ()
+  ordinals: list[int] = []
   skipped = 0
-  for number, row in _rows(path, quoting):
+  for ordinal, (number, row) in enumerate(_rows(path, quoting), 1):
     if where and not _chosen(row, where, path, number):
       skipped += 1
       continue
@@ -195,6 +200,7 @@ def read_table(
       others = tuple(column for column in row if column not in known)
     rows.append(_key(row, keys, path, number))
     lines.append(number)
+    ordinals.append(ordinal)
     for name, column in names.items():
       if column not in row:
         raise files.RecordError(
@@ -203,7 +209,12 @@ def read_table(
           line=number,
           field=column,
         )
-      values[name].append(_number(row[column], path, number, column))
+      cell = row[column]
+      values[name].append(
+        math.nan
+        if cell is None or cell == ''
+        else numbers.read(cell, path=path, line=number, field=column)
+      )
   if not rows:
     raise files.RecordError(
       f'none of the {skipped} rows has '
@@ -220,7 +231,55 @@ def read_table(
     {name: np.array(column) for name, column in values.items()},
     (f'{path}: {skipped} rows not chosen (--where)',) if skipped else (),
     others,
+    tuple(ordinals),
   )
+
+
+def numbered(parts: Sequence[ScoreTable]) -> list[ScoreTable]:
+  """Numbers the rows of files that do not identify segments.
+
+  Such files are joined row by row: row n of each file is segment n.
+
+  Args:
+    parts: The tables.
+
+  Returns:
+    The same tables if one of them has segments, or each has a single row for
+    each language pair and system.
+
+  Raises:
+    files.RecordError: The files have different numbers of rows.
+  """
+  repeated = any(len(set(table.rows)) < len(table.rows) for table in parts)
+  if not repeated or any(
+    'segment' in table.keys or table.numbers is None for table in parts
+  ):
+    return list(parts)
+  last = [max(table.numbers or (0,)) for table in parts]
+  if len(set(last)) > 1 and not any('language_pair' in t.keys for t in parts):
+    raise files.RecordError(
+      'no file has a column segment, so that rows are joined by their number; '
+      + '; '.join(
+        f'{table.path} has {count} rows'
+        for table, count in zip(parts, last, strict=True)
+      )
+    )
+  return [
+    dataclasses.replace(
+      table,
+      rows=[
+        (pair, system, str(number))
+        for (pair, system, _), number in zip(
+          table.rows, table.numbers or (), strict=True
+        )
+      ],
+      notes=(
+        *table.notes,
+        f'{table.path}: has no column segment; rows are joined by their number',
+      ),
+    )
+    for table in parts
+  ]
 
 
 def _chosen(
@@ -283,11 +342,16 @@ def join(
     files.RecordError: The same key twice in one table, a column of the same
       key in two tables, a column in none, tables with different keys.
   """
-  if any(table.keys != parts[0].keys for table in parts):
+  keys = [_joined_on(table) for table in parts]
+  if any(names != keys[0] for names in keys):
     raise files.RecordError(
       'the files cannot be joined: '
-      + '; '.join(f'{t.path} has {", ".join(t.keys)}' for t in parts)
-      + '. Name the columns with --columns'
+      + '; '.join(
+        f'{table.path} has {", ".join(names)}'
+        for table, names in zip(parts, keys, strict=True)
+      )
+      + '. Name the columns with --columns, and the language pair of files '
+      'without one with --language-pair'
     )
   columns = {name for table in parts for name in table.values}
   wanted = (*([human] if human is not None else []), *metrics)
@@ -327,6 +391,15 @@ def join(
       )
     )
   return grids
+
+
+def _joined_on(table: ScoreTable) -> tuple[str, ...]:
+  # A column without a single language pair is none.
+  return tuple(
+    name
+    for name in table.keys
+    if name != 'language_pair' or table.names_language_pairs
+  )
 
 
 def _place(

@@ -181,38 +181,19 @@ def soft_accuracies(
   if np.isinf(human).any():
     raise InputError('human scores hold an infinite value')
   if np.ptp(human[~np.isnan(human)]) == 0:
-    correlation.warn_constant('human scores')
+    correlation.warn_constant('the first scores')
     return dict.fromkeys(metrics, 0.0)
   # Human scores and all metrics share the signs.
   signs = list(sign_draws(human.shape[1], permutations, seed))
   gold = _p_values(pairs.contrasts(human), signs)
   accuracies = {}
   for name, scores in metrics.items():
-    checked = check_rated(human, scores, name)
+    checked = correlation.check_rated(human, scores, name)
+    if np.ptp(checked[~np.isnan(human)]) == 0:
+      # Else the value would depend on the order of the systems.
+      correlation.warn_constant('the second scores')
+      accuracies[name] = 0.0
+      continue
     predicted = _p_values(pairs.contrasts(checked), signs)
     accuracies[name] = float(1.0 - np.abs(gold - predicted).mean())
   return accuracies
-
-
-def check_rated(
-  human: np.ndarray, metric: np.ndarray, name: str = 'the metric'
-) -> np.ndarray:
-  """Returns the metric's scores, or says where a rated entry has none.
-
-  Raises:
-    InputError: Shapes differ, or a rated entry has no finite metric score.
-  """
-  metric = np.asarray(metric, np.float64)
-  if metric.shape != human.shape:
-    raise InputError(
-      'human and metric scores must share one shape [systems, segments], not '
-      f'{human.shape} and {metric.shape}'
-    )
-  missing = ~np.isnan(human) & ~np.isfinite(metric)
-  if missing.any():
-    system, segment = np.argwhere(missing)[0]
-    raise InputError(
-      f'{np.count_nonzero(missing)} rated entries have no finite score under '
-      f'{name}; the first is system {system}, segment {segment}'
-    )
-  return metric

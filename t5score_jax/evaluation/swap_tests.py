@@ -23,8 +23,8 @@ from t5score_jax.evaluation.permutation import (
   BLOCK,
   PairCounts,
   PermutationResult,
+  Swaps,
   standard_scores,
-  swaps,
 )
 
 # Signs are made in pieces of about this many numbers, to bound the memory.
@@ -129,9 +129,7 @@ def permute_darr(
   if not len(pairs):
     raise InputError('there are no ranked pairs to test')
   shape = next(iter(metrics.values())).shape
-  needed = np.zeros(shape, bool)
-  needed[pairs.better, pairs.segments] = True
-  needed[pairs.worse, pairs.segments] = True
+  needed = pairs.entries(shape)
   scores = standard_scores(
     {n: np.where(needed, m, np.nan) for n, m in metrics.items()}, needed
   )
@@ -143,7 +141,8 @@ def permute_darr(
     return np.where(one == other, tie, np.sign(one - other))
 
   own = result(better, worse)
-  counts = PairCounts(own.mean(axis=1))
+  all_swaps = Swaps(shape, unit, resamples, seed)
+  counts = PairCounts(own.mean(axis=1), exact=all_swaps.exact)
   # [pairs of metrics, S * N]
   coefficients = np.empty((len(counts.first), needed.size))
   at = np.ravel_multi_index(
@@ -158,8 +157,7 @@ def permute_darr(
     )
   columns = np.ascontiguousarray(coefficients.T)
   everything = np.arange(len(counts.first))
-  systems, segments = shape
-  for bits in swaps(systems, segments, unit, resamples, seed):
+  for bits in all_swaps:
     signs = bits.reshape(len(bits), -1) * 2 - 1
     counts.add(everything, (signs @ columns) / len(pairs))
   return counts.result(tuple(metrics), seed)
@@ -193,12 +191,12 @@ def permute_any(
   scores = standard_scores(
     {n: np.where(needed, m, np.nan) for n, m in metrics.items()}, needed
   )
+  all_swaps = Swaps(needed.shape, unit, resamples, seed)
   with warnings.catch_warnings():
     warnings.simplefilter('ignore', correlation.ConstantInputWarning)
-    counts = PairCounts(np.array([function(one) for one in scores]), early_stop)
-    for done, bits in enumerate(
-      _one_by_one(needed.shape, unit, resamples, seed)
-    ):
+    values = np.array([function(one) for one in scores])
+    counts = PairCounts(values, early_stop, exact=all_swaps.exact)
+    for done, bits in enumerate(_one_by_one(all_swaps)):
       for pair in np.flatnonzero(counts.going):
         a, b = scores[counts.first[pair]], scores[counts.second[pair]]
         difference = function(np.where(bits, a, b)) - function(
@@ -212,11 +210,8 @@ def permute_any(
   return counts.result(tuple(metrics), seed)
 
 
-def _one_by_one(
-  shape: tuple[int, ...], unit: str, resamples: int, seed: int
-) -> Iterator[np.ndarray]:
-  systems, segments = shape
-  for bits in swaps(systems, segments, unit, resamples, seed):
+def _one_by_one(all_swaps: Swaps) -> Iterator[np.ndarray]:
+  for bits in all_swaps:
     yield from bits.astype(bool)
 
 
@@ -259,7 +254,9 @@ def permute_soft_accuracy(
   ).astype(np.float32)
   swapped = _SwappedAccuracy(human, scores, permutations, seed)
   counts = PairCounts(np.array(list(values.values())), early_stop)
-  for done, bits in enumerate(_one_by_one(human.shape, unit, resamples, seed)):
+  # Single precision: that the data count among all swaps is not certain.
+  drawn = Swaps(human.shape, unit, resamples, seed, sampled=True)
+  for done, bits in enumerate(_one_by_one(drawn)):
     pairs = np.flatnonzero(counts.going)
     if not pairs.size:
       break

@@ -25,10 +25,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from scipy import optimize
+import scipy
 
 from t5score_jax.data import files
-from t5score_jax.errors import T5ScoreError
+from t5score_jax.errors import OptionError, T5ScoreError
 from t5score_jax.metrics import base
 
 FILE = 'calibration.json'
@@ -126,12 +126,12 @@ def fit(
   Raises:
     CalibrationError: Too few segments, or scores that do not rise with the
       ratings.
-    ValueError: An argument has a value that it can't have.
+    OptionError: An unknown method, or a target with spaces, | or :.
   """
   if method not in METHODS:
-    raise ValueError(f'method {method!r}: use one of {", ".join(METHODS)}')
+    raise OptionError(f'method {method!r}: use one of {", ".join(METHODS)}')
   if not target or set(target) & set('|:\n\t '):
-    raise ValueError(f'target {target!r}: a name without spaces, | and :')
+    raise OptionError(f'target {target!r}: a name without spaces, | and :')
   x, y = _checked(scores, ratings)
   slope, intercept = np.polyfit(x, y, 1)
   if not slope > 0:
@@ -162,7 +162,9 @@ def _checked(
 ) -> tuple[np.ndarray, np.ndarray]:
   x, y = np.asarray(scores, np.float64), np.asarray(ratings, np.float64)
   if x.ndim != 1 or x.shape != y.shape:
-    raise ValueError(f'scores {x.shape} and ratings {y.shape} must be [N]')
+    raise CalibrationError(
+      f'scores {x.shape} and ratings {y.shape} must be [N]'
+    )
   if not (np.isfinite(x).all() and np.isfinite(y).all()):
     raise CalibrationError('scores and ratings must be finite')
   if len(x) < least or len(np.unique(x)) < 2:
@@ -181,7 +183,7 @@ def _centred_isotonic(
     x, return_inverse=True, return_counts=True
   )
   means = np.bincount(inverse, weights=y) / counts
-  fitted = optimize.isotonic_regression(means, weights=counts)
+  fitted = scipy.optimize.isotonic_regression(means, weights=counts)
   starts = fitted.blocks[:-1]
   sizes = np.add.reduceat(counts, starts)
   centres = np.add.reduceat(distinct * counts, starts) / sizes

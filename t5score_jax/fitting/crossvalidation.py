@@ -25,6 +25,8 @@ from t5score_jax.errors import UsageError
 from t5score_jax.fitting import fit, text_cache
 from t5score_jax.inference import encoding, prediction
 from t5score_jax.inference.embedding import TextEmbedder
+from t5score_jax.metrics import registry
+from t5score_jax.nn import unified
 
 PARTS = ('test', 'validation')
 
@@ -142,6 +144,11 @@ class CrossValidation:
     self.encoding = self._fitting.encoding
     self._texts = Path(texts) if texts else self._work / 'texts'
 
+  @property
+  def notes(self) -> list[str]:
+    """Warnings about the runs that this object finished."""
+    return self._fitting.notes
+
   @functools.cached_property
   def _outputs(self) -> _Data:
     """The distinct outputs, with averaged ratings."""
@@ -177,11 +184,11 @@ class CrossValidation:
     data = self._prepare(segments, self._work / f'texts_{name}')
     self._say(f'{name}: {data.table.about()}')
     everything = np.ones(len(data.segments), bool)
-    found = [
+    values = [
       self._kept(number, f'also_{name}', data, everything, name)
       for number in range(1, len(self.folds) + 1)
     ]
-    return Predictions(data.segments, np.stack(found), None, data.table)
+    return Predictions(data.segments, np.stack(values), None, data.table)
 
   def model(self, number: int) -> regressors.Regressor:
     """Returns the regressor of a fold, trained if needed.
@@ -203,13 +210,13 @@ class CrossValidation:
   def _prepare(self, segments: Sequence[Segment], folder: Path) -> _Data:
     outputs = instances.averaged(segments)
     texts = instances.Texts()
-    found = instances.build(
+    rows = instances.build(
       outputs, self.config.ratings, texts, self.encoding.config.reference
     )
     table = text_cache.table(
       folder, texts, self.encoding, self._fitting.start, self._progress
     )
-    return _Data(outputs, found, texts, table)
+    return _Data(outputs, rows, texts, table)
 
   def _kept(
     self, number: int, name: str, data: _Data, rows: np.ndarray, what: str
@@ -222,11 +229,20 @@ class CrossValidation:
         if str(stored['identity']) == identity:
           return np.asarray(stored['values'])
     model = self.model(number)
-    values = self._predict(model, data, rows)
+    if isinstance(model.config, unified.UnifiedConfig):
+      values = self._read(number, data, rows)
+    else:
+      values = self._predict(model, data, rows)
     with files.write_atomically(file, 'wb') as out:
       np.savez(out, values=values, identity=identity)
     self._say(f'fold {number}: {len(values)} outputs of {what} scored')
     return values
+
+  def _read(self, number: int, data: _Data, rows: np.ndarray) -> np.ndarray:
+    """Scores with a network that reads texts jointly."""
+    metric = registry.load(self._fold(number) / fit.MODEL)
+    chosen = [data.segments[n] for n in np.flatnonzero(rows)]
+    return metric.score_segments(chosen).values[:, None]
 
   def _predict(
     self, model: regressors.Regressor, data: _Data, rows: np.ndarray
@@ -255,10 +271,10 @@ class CrossValidation:
     needed = np.unique(np.concatenate(arrays))
     texts = list(data.texts)
     embedder = TextEmbedder(model, max_length=self.encoding.max_length)
-    found = embedder.vectors([texts[n] for n in needed], self._progress)
+    encoded = embedder.vectors([texts[n] for n in needed], self._progress)
     width = model.config.encoder.emb_dim
     vectors = np.zeros((len(texts), width), np.float32)
-    vectors[needed] = found.values
+    vectors[needed] = encoded.values
     return vectors
 
   def _train(self, number: int) -> None:
@@ -266,7 +282,7 @@ class CrossValidation:
     fold = self.folds[number - 1]
     data = self._outputs
     before = len(data.texts)
-    found = instances.build(
+    rows = instances.build(
       self._segments,
       self.config.ratings,
       data.texts,
@@ -278,7 +294,7 @@ class CrossValidation:
     self._fitting.fit(
       self._fold(number),
       {
-        part: found.of_records(np.isin(keys, names))
+        part: rows.of_records(np.isin(keys, names))
         for part, names in documents.items()
       },
       data.texts,

@@ -30,6 +30,7 @@ from t5score_jax.fitting import text_cache
 from t5score_jax.fitting.text_cache import Encoding
 from t5score_jax.inference import encoding as encodings
 from t5score_jax.inputs import datasets
+from t5score_jax.nn import heads
 from t5score_jax.runtime import configurables
 from t5score_jax.training import loop
 
@@ -38,6 +39,8 @@ MODEL, TEXTS, TOKENS = 'model', 'texts', 'tokens'
 # MODEL_DIRs of the first and the second phase.
 RUN, FINE_TUNE = 'run', 'fine_tune'
 _PLAN = 'plan.json'
+# With fewer steps a regressor hardly differs from its start.
+_FEW_STEPS = 20
 
 # Makes gin's configuration anew: bindings that win over those of the user, and
 # whether the whole network is to be tuned.
@@ -49,7 +52,7 @@ class Stopped(T5ScoreError):
   """A signal ended a run; the same command resumes it."""
 
   def __init__(self, reason: str):
-    """Takes `reason` of `loop.Outcome`."""
+    """Takes `reason` of `loop.Result`."""
     super().__init__(f'{reason}; the same command resumes the run')
     self.exit_code = STOPPED[reason]
 
@@ -67,7 +70,7 @@ class FineTuning:
 
 @dataclasses.dataclass(frozen=True)
 class Targets:
-  """The unit in which ratings are learned; bound by gin.
+  """Scale of the ratings in training; bound by gin.
 
   Attributes:
     standardized: Whether each dimension is standardized to mean 0 and deviation
@@ -119,6 +122,7 @@ class Fitting:
     encoding: How texts are encoded.
     start: The encoder or regressor to start from.
     epochs: Epochs of the whole network after the head; 0: none.
+    notes: Warnings about finished runs.
   """
 
   def __init__(
@@ -148,6 +152,7 @@ class Fitting:
     self._plan = plan
     self._say = say
     self._quiet = quiet
+    self.notes: list[str] = []
     configure((), False)
     self.encoding: Encoding = configurables.call(Encoding)
     self._standardized = configurables.call(Targets).standardized
@@ -168,8 +173,8 @@ class Fitting:
     if len(outputs) != len(ratings):
       raise UsageError(
         f'the regressor has {len(outputs)} outputs ({", ".join(outputs)}), '
-        f'but there are {len(ratings)} ratings ({", ".join(ratings)}): set '
-        'OUTPUTS'
+        f'but there are {len(ratings)} ratings ({", ".join(ratings)}): give '
+        f'--gin.OUTPUTS="{tuple(ratings)!r}"'
       )
     plan.claim(gin.config_str())
     self.start = text_cache.load_start(self.encoding)
@@ -234,16 +239,16 @@ class Fitting:
     about: Mapping[str, Mapping[str, Any]],
   ) -> None:
     """Writes the arrays of `fit` that do not exist yet."""
-    rated = {part: found.rated() for part, found in parts.items()}
+    rated = {part: rows.rated() for part, rows in parts.items()}
     mean, deviation = self._scale(rated[TRAIN].ratings)
-    for part, found in rated.items():
+    for part, rows in rated.items():
       folder = place / part
       if folder.is_dir():
         continue
-      arrays = found.arrays()
+      arrays = rows.arrays()
       arrays['ratings'] = (arrays['ratings'] - mean) / deviation
       described = {
-        'instances': len(found),
+        'instances': len(rows),
         **about.get(part, {}),
         'mean': mean.tolist(),
         'deviation': deviation.tolist(),
@@ -260,19 +265,32 @@ class Fitting:
     self._configure((), False)
     self._plan.claim(gin.config_str())
     self._configure(bindings, fine_tune)
-    outcome = configurables.call(loop.train, quiet=self._quiet)
-    if outcome.reason in STOPPED:
-      raise Stopped(outcome.reason)
-    best = outcome.best_step
+    result = configurables.call(loop.train, quiet=self._quiet)
+    if result.reason in STOPPED:
+      raise Stopped(result.reason)
+    best = result.best_step
     chosen = f'; best at step {best}' if best is not None else ''
     what = 'tuned whole' if fine_tune else 'trained'
     before = f'{name}: ' if name else ''
-    self._say(
-      f'{before}{what}, {outcome.reason} at step {outcome.step}{chosen}'
-    )
+    self._note_short_run(before, run.parent / TRAIN, result.step)
+    self._say(f'{before}{what}, {result.reason} at step {result.step}{chosen}')
     numbers = selection.numbers(selection.find_checkpoint(run))
     values = [f'{key} {numbers[key]:.4f}' for key in sorted(numbers)]
-    return f'step {best or outcome.step}: {", ".join(values)}' if values else ''
+    return f'step {best or result.step}: {", ".join(values)}' if values else ''
+
+  def _note_short_run(self, before: str, arrays: Path, step: int) -> None:
+    """Notes a run too short to learn much."""
+    try:
+      batch = gin.query_parameter('%BATCH_SIZE')
+    except ValueError:
+      return  # A configuration without the macro.
+    count = len(np.load(arrays / 'ratings.npy', mmap_mode='r'))
+    if step < _FEW_STEPS or step * batch < count:
+      self.notes.append(
+        f'{before}only {step} steps of {batch} instances, '
+        f'{step * batch / count:.1f} epochs of {count}: too few to learn much; '
+        'raise EPOCHS, lower BATCH_SIZE, or give more records'
+      )
 
   def _scale(self, ratings: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Returns the mean and the deviation of each dimension."""
@@ -292,7 +310,9 @@ class Fitting:
       {n: np.asarray(a.read(), np.float32) for n, a in stored.items()}
     )
     # A head alone uses the encoder whose vectors it was trained on.
-    params = {'encoder': self.start.params['encoder'], **params}
+    parts = heads.ENCODER_PARTS
+    kept = {n: part for n, part in self.start.params.items() if n in parts}
+    params = {**kept, **params}
     config = dataclasses.replace(
       self.encoding.config, encoder=self.start.config.encoder
     )
@@ -315,6 +335,7 @@ class Fitted:
     table: The folder of texts.
     instances: Number of instances of each part.
     chosen: Description of the selected checkpoint.
+    notes: Warnings.
     bindings: Gin bindings for `t5score train`, as `NAME = value`.
   """
 
@@ -322,6 +343,7 @@ class Fitted:
   table: text_cache.Table
   instances: Mapping[str, int]
   chosen: str
+  notes: Sequence[str]
   bindings: Sequence[str]
 
 
@@ -364,26 +386,26 @@ def fit(
   fitting = Fitting(configure, ratings, plan, say=say, quiet=quiet)
   texts = instances.Texts()
   reference = fitting.encoding.config.reference
-  found = {
+  built = {
     part: instances.build(parts[part], ratings, texts, reference)
     for part in PARTS
   }
-  for part, those in found.items():
-    if not len(those.rated()):
+  for part, rows in built.items():
+    if not len(rows.rated()):
       raise UsageError(f'no record for {part} has a rating')
   table = text_cache.table(
     place / TEXTS, texts, fitting.encoding, fitting.start, progress
   )
   say(table.about())
-  counts = {part: len(those.rated()) for part, those in found.items()}
+  counts = {part: len(rows.rated()) for part, rows in built.items()}
   bindings = fitting.bindings(place, table.folder)
   chosen = ''
   if prepare_only:
-    fitting.write_arrays(place, found, {})
-    return Fitted(None, table, counts, chosen, bindings)
+    fitting.write_arrays(place, built, {})
+    return Fitted(None, table, counts, chosen, (), bindings)
   if not (place / MODEL).is_dir():
-    chosen = fitting.fit(place, found, texts, table.folder, place / TOKENS)
-  return Fitted(place / MODEL, table, counts, chosen, bindings)
+    chosen = fitting.fit(place, built, texts, table.folder, place / TOKENS)
+  return Fitted(place / MODEL, table, counts, chosen, fitting.notes, bindings)
 
 
 def _bindings(**values: Path) -> list[str]:

@@ -1,9 +1,9 @@
-"""Work divided over processes by what it costs, and results put together.
+"""Splits work across processes by cost and gathers the results.
 
-Every process sees all of the work, computes the same division, does its own
-part and tells it to the others: nothing is shared but the network, and no file
-but the inputs. How processes start and end is ``runtime/processes.py``; how a
-training batch is divided is no question of cost, and not here.
+Every process sees all of the work, computes the same split, does its own share
+and sends the results to the others; they share the network, and no file but
+the inputs. Not here: how processes start and end (`runtime/processes.py`), how
+a training batch is split (`inputs/shares.py`).
 """
 
 from __future__ import annotations
@@ -17,22 +17,22 @@ import numpy as np
 
 from t5score_jax.runtime import processes
 
-# A message is sent in parts of so many bytes.
+# Bytes per part of a message.
 _PART = 1 << 26
 
 
 def owners(costs: Sequence[float] | np.ndarray, count: int) -> np.ndarray:
-  """Divides items so that all processes have about the same to do.
+  """Assigns items to processes so that their costs are about equal.
 
-  The costliest first, each to the process that has the least: at most a third
-  above the best division (Graham 1969), and close to it for many items.
+  The costliest item first, each to the process with the least load: at most a
+  third above the optimum (Graham 1969), and close to it for many items.
 
   Args:
-    costs: [N], of each item, at least 0.
-    count: processes.
+    costs: The cost of each item, at least 0, [N].
+    count: Number of processes.
 
   Returns:
-    int [N], the process of each item; the same wherever it is computed.
+    The process of each item, int [N]; the same in every process.
   """
   costs = np.asarray(costs, np.float64)
   if count == 1:
@@ -47,14 +47,13 @@ def owners(costs: Sequence[float] | np.ndarray, count: int) -> np.ndarray:
 
 
 def gather(data: bytes) -> list[bytes]:
-  """Gives every process what each of them passes, in their order.
+  """Gathers the data of all processes, in their order, in every process.
 
   Args:
-    data: Of any length, which may differ.
+    data: This process's bytes; lengths may differ.
 
   Raises:
-    RuntimeError: JAX's, when a process is gone; `processes.explain_loss` has
-      words for it.
+    RuntimeError: JAX's, when a process is lost; see `processes.explain_loss`.
   """
   if processes.count() == 1:
     return [data]
@@ -66,7 +65,7 @@ def gather(data: bytes) -> list[bytes]:
   parts: list[list[bytes]] = [[] for _ in sizes]
   for start in range(0, int(sizes.max()), _PART):
     left = int(min(_PART, sizes.max() - start))
-    # Few sizes, so that few programs are compiled.
+    # Powers of two, so that few programs are compiled.
     padded = np.zeros(max(256, 1 << (left - 1).bit_length()), np.uint8)
     own = np.frombuffer(data[start : start + _PART], np.uint8)
     padded[: len(own)] = own
@@ -78,17 +77,17 @@ def gather(data: bytes) -> list[bytes]:
 
 
 def exchange(values: np.ndarray, owner: np.ndarray) -> np.ndarray:
-  """Fills in the rows that other processes have computed.
+  """Adds the rows that other processes have computed.
 
   Args:
-    values: [N, ...], of which this process knows the rows that it owns.
-    owner: int [N], the process of each row.
+    values: [N, ...], of which the rows that this process owns are defined.
+    owner: The process of each row, int [N].
 
   Returns:
     [N, ...] of the same dtype, the same in all processes.
 
   Raises:
-    RuntimeError: JAX's, when a process is gone.
+    RuntimeError: JAX's, when a process is lost.
   """
   if processes.count() == 1:
     return values
@@ -104,7 +103,7 @@ def agree(texts: Iterable[Any], what: str) -> None:
   """Checks that all processes have the same texts, or other plain values.
 
   Raises:
-    processes.ProcessError: They don't.
+    processes.ProcessError: They do not.
   """
   if processes.count() == 1:
     return

@@ -1,41 +1,54 @@
-"""Which text goes into which batch, and which shapes have to be compiled.
+"""Batches of pairs of texts, and the shapes that have to be compiled.
 
-XLA compiles one program a shape, in about the time that it takes to score a few
-hundred segments with a small model. So lengths are rounded up to the rungs of a
-ladder, and a rung is used only where the padding that it saves is worth its
-compilation. Pure NumPy: nothing here knows of models or devices.
+XLA compiles one program per shape, in about the time that scoring a few
+hundred segments with a small model takes. Lengths are therefore rounded up to
+a few bucket boundaries, and a boundary is used only where the padding that it
+saves is worth its compilation. NumPy only; independent of models and devices.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Callable, Collection, Mapping, Sequence
 
 import numpy as np
-
-# Steps of half an octave: at most a third of a row is padding.
-_RUNGS = (16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024)
 
 # A call with so few items gets batches of this many rows, so that scoring one
 # sentence does not pay for a batch of a hundred.
 SMALL_ROWS = 8
 
 
+def rows_of(items: int, most: int) -> int:
+  """Rows of a batch for a call with few items: a power of two, or the most.
+
+  Args:
+    items: The number of items.
+    most: The rows that memory has room for.
+  """
+  return min(most, max(SMALL_ROWS, 1 << (items - 1).bit_length()))
+
+
 @dataclasses.dataclass(frozen=True)
 class Costs:
-  """What work costs, all in one unit, for example seconds.
+  """Costs of work, all in one unit, for example seconds.
 
   Attributes:
-    encoder_token: computing a token of an input.
-    decoder_token: computing a token of a target.
-    encoder: compiling the encoder for one more shape.
-    decoder: compiling the decoder for one more shape.
+    encoder_token: The cost of one token of an input.
+    decoder_token: The cost of one token of a target.
+    encoder: The cost of compiling the encoder for one more shape.
+    decoder: The cost of compiling the decoder for one more shape.
+    vocabulary_token: The cost of one token's product with the vocabulary, where
+      that is a program of its own (`packing.py`).
+    vocabulary: The cost of compiling that for one more shape.
   """
 
   encoder_token: float
   decoder_token: float
   encoder: float
   decoder: float
+  vocabulary_token: float = 0.0
+  vocabulary: float = 0.0
 
 
 @dataclasses.dataclass(frozen=True)
@@ -43,10 +56,10 @@ class Batch:
   """Targets that are decoded together.
 
   Attributes:
-    pairs: int [n], indices into the planned pairs; n <= rows.
-    input_rows: int [n], for each pair the row of its input in the pool.
-    rows: rows of the compiled batch.
-    length: tokens a row of the compiled batch.
+    pairs: Indices into the planned pairs, int [n]; n <= rows.
+    input_rows: The row of each pair's input in the pool, int [n].
+    rows: Rows of the compiled batch.
+    length: Tokens per row of the compiled batch.
   """
 
   pairs: np.ndarray
@@ -57,13 +70,13 @@ class Batch:
 
 @dataclasses.dataclass(frozen=True)
 class Pool:
-  """Inputs that are encoded together, once, and all that is decoded from them.
+  """Inputs that are encoded together, once, and the batches of their targets.
 
   Attributes:
-    inputs: int [n], indices into the planned inputs; n <= rows.
-    rows: rows of the compiled batch.
-    length: tokens a row of the compiled batch.
-    batches: cover every pair of these inputs.
+    inputs: Indices into the planned inputs, int [n]; n <= rows.
+    rows: Rows of the compiled batch.
+    length: Tokens per row of the compiled batch.
+    batches: The batches of all pairs of these inputs.
   """
 
   inputs: np.ndarray
@@ -73,61 +86,71 @@ class Pool:
 
   @property
   def shapes(self) -> tuple[tuple[int, ...], ...]:
-    """What has to be compiled: (rows, length), then each decoder's shape."""
+    """The shapes to compile: (rows, length), then each decoder's."""
     decoders = {
       (self.rows, self.length, b.rows, b.length): None for b in self.batches
     }
     return ((self.rows, self.length), *decoders)
 
 
-def ladder(max_length: int) -> tuple[int, ...]:
-  """The lengths that batches may have, ascending; the last is max_length."""
-  rungs = [r for r in _RUNGS if r < max_length]
-  rung = 1536
-  while rung < max_length:
-    rungs.append(rung)
-    rung = rung * 4 // 3 if rung % 3 == 0 else rung * 3 // 2
-  return (*rungs, max_length)
+def boundaries(max_length: int, steps: int = 2) -> tuple[int, ...]:
+  """The lengths that batches may have, ascending; the last is max_length.
+
+  Args:
+    max_length: The longest text.
+    steps: Lengths per octave, 1, 2 or 4: at most half, a third or a fifth of a
+      row is padding. Four where `choose_boundaries` takes what pays.
+  """
+  octaves = range(2, max(3, max_length.bit_length()))
+  lengths = [
+    step * 2**octave for octave in octaves for step in range(4, 8, 4 // steps)
+  ]
+  return (*(length for length in lengths if length < max_length), max_length)
 
 
-def choose_rungs(
+def round_up(lengths: np.ndarray | int, bounds: Sequence[int]) -> np.ndarray:
+  """Rounds lengths up to ascending bucket boundaries, int [N]."""
+  return np.asarray(bounds)[np.searchsorted(bounds, lengths)]
+
+
+def choose_boundaries(
   weights: Mapping[int, float],
   program_cost: float,
   ready: Collection[int] = (),
 ) -> tuple[int, ...]:
-  """Chooses the rungs to use: least padding plus compilation.
+  """Chooses the boundaries with the least cost of padding and compilation.
 
-  Minimises sum over needed rungs of weight times (rung used) plus
-  program_cost for every chosen rung that is not ready, exactly, by dynamic
-  programming over the ladder.
+  Minimises exactly, by dynamic programming, the sum over needed boundaries of
+  weight times the boundary used, plus `program_cost` for every chosen boundary
+  that is not ready.
 
   Args:
-    weights: for each needed rung, what a token of all items that need it costs.
-    program_cost: cost of one more rung, in the same unit.
-    ready: rungs that cost nothing because they are compiled already.
+    weights: For each needed boundary, the cost of one token of all its items.
+    program_cost: The cost of one more boundary, in the same unit.
+    ready: Boundaries that are compiled already and cost nothing.
 
   Returns:
-    The chosen rungs, ascending; the last is at least the longest needed.
+    The chosen boundaries, ascending; the last is at least the longest needed.
   """
   longest = max(weights)
-  rungs = sorted({*weights, *ready})
-  cost_of = [0.0 if r in ready else program_cost for r in rungs]
-  # best[j]: least cost of all items up to rungs[j] with rungs[j] chosen.
+  bounds = sorted({*weights, *ready})
+  cost_of = [0.0 if b in ready else program_cost for b in bounds]
+  # best[j]: least cost of all items up to bounds[j] with bounds[j] chosen.
   best: list[float] = []
   before: list[int] = []
-  for j, rung in enumerate(rungs):
+  for j, bound in enumerate(bounds):
     options = []
     for i in range(-1, j):
-      weight = sum(weights.get(r, 0) for r in rungs[i + 1 : j + 1])
-      options.append((best[i] if i >= 0 else 0.0) + weight * rung)
+      weight = sum(weights.get(b, 0) for b in bounds[i + 1 : j + 1])
+      options.append((best[i] if i >= 0 else 0.0) + weight * bound)
     choice = int(np.argmin(options))
     best.append(options[choice] + cost_of[j])
     before.append(choice - 1)
-  ends = [j for j, r in enumerate(rungs) if r >= longest]
+  ends = [j for j, b in enumerate(bounds) if b >= longest]
   j = min(ends, key=lambda end: best[end])
   chosen = []
   while j >= 0:
-    chosen.append(rungs[j])
+    chosen.append(bounds[j])
     j = before[j]
   return tuple(reversed(chosen))
 
@@ -145,79 +168,78 @@ def plan(
 ) -> list[Pool]:
   """Arranges pairs into pools of inputs and batches of targets.
 
-  Texts that belong together are often of like length, and then one rung for an
-  input and all its targets saves programs; a document and its summary are not,
-  and then rungs of their own save padding. Both ways are planned, and the one
-  of less cost is taken.
+  An input and its targets often have similar lengths; one bucket for both then
+  saves programs. A document and its summary do not; separate buckets then save
+  padding. Both plans are made, and the cheaper one is returned.
 
   Args:
-    input_of_pair: int [P], the input of each pair.
-    input_lengths: int [U], tokens of each input, each at most max_length.
-    target_lengths: int [P], tokens of each pair's target, likewise.
-    max_length: the last rung.
-    batch_tokens: tokens a batch, padding included: rows times the longer of
+    input_of_pair: The input of each pair, int [P].
+    input_lengths: Tokens of each input, int [U], at most max_length.
+    target_lengths: Tokens of each pair's target, int [P], at most max_length.
+    max_length: The last boundary.
+    batch_tokens: Tokens per batch, padding included: rows times the longer of
       input and target.
-    costs: what is weighed against what.
-    row_multiple: rows are a multiple of this (the number of devices).
-    ready: shapes (see ``Pool.shapes``) that are compiled already.
+    costs: The costs to minimise.
+    row_multiple: Rows are a multiple of this (the number of replicas).
+    ready: Shapes (see `Pool.shapes`) that are compiled already.
 
   Returns:
     Pools that hold every pair exactly once, longest inputs first.
   """
   if len(input_of_pair) == 0:
     return []
-  rungs = np.asarray(ladder(max_length))
+  bounds = boundaries(max_length, steps=4)
   problem = _Problem(
     input_of_pair,
     target_lengths,
-    rungs[np.searchsorted(rungs, input_lengths)],
-    rungs[np.searchsorted(rungs, target_lengths)],
+    round_up(input_lengths, bounds),
+    round_up(target_lengths, bounds),
     batch_tokens,
     costs,
     row_multiple,
     frozenset(ready),
   )
-  plans = [problem.solve(shared_rungs=shared) for shared in (True, False)]
+  plans = [problem.solve(shared) for shared in (True, False)]
   return min(plans, key=problem.cost_of)
 
 
+@dataclasses.dataclass(frozen=True)
 class _Problem:
-  """What `plan` is given, with lengths rounded up to the ladder's rungs."""
+  """The arguments of `plan`, with lengths rounded up to boundaries."""
 
-  def __init__(
-    self,
-    input_of_pair: np.ndarray,
-    target_lengths: np.ndarray,
-    need_in: np.ndarray,
-    need_out: np.ndarray,
-    batch_tokens: int,
-    costs: Costs,
-    row_multiple: int,
-    ready: frozenset[tuple[int, ...]],
-  ):
-    self.input_of_pair = input_of_pair
-    self.target_lengths = target_lengths
-    self.need_in = need_in
-    self.need_out = need_out
-    self.batch_tokens = batch_tokens
-    self.costs = costs
-    self.row_multiple = row_multiple
-    self.ready = ready
-    items = len(input_of_pair)
-    self.pairs_of = _group(input_of_pair, np.arange(items))
-    self.targets = np.bincount(input_of_pair, minlength=len(need_in))
-    # The longest target of each input.
-    self.reach = np.zeros(len(need_in), np.int64)
-    np.maximum.at(self.reach, input_of_pair, need_out)
+  input_of_pair: np.ndarray
+  target_lengths: np.ndarray
+  need_in: np.ndarray
+  need_out: np.ndarray
+  batch_tokens: int
+  costs: Costs
+  row_multiple: int
+  ready: frozenset[tuple[int, ...]]
+
+  @functools.cached_property
+  def pairs_of(self) -> dict[int, np.ndarray]:
+    """The pairs of each input."""
+    return _group(self.input_of_pair)
+
+  @functools.cached_property
+  def targets(self) -> np.ndarray:
+    """Number of targets of each input."""
+    return np.bincount(self.input_of_pair, minlength=len(self.need_in))
+
+  @functools.cached_property
+  def reach(self) -> np.ndarray:
+    """Length of the longest target of each input."""
+    reach = np.zeros(len(self.need_in), np.int64)
+    np.maximum.at(reach, self.input_of_pair, self.need_out)
+    return reach
 
   def rows_for(self, length: int) -> int:
     rows = max(1, self.batch_tokens // length)
-    if len(self.input_of_pair) <= SMALL_ROWS:
-      rows = min(rows, SMALL_ROWS)
+    rows = rows_of(len(self.input_of_pair), rows)
     return -(-rows // self.row_multiple) * self.row_multiple
 
   def cost_of(self, pools: Sequence[Pool]) -> float:
-    """Of computing the pools, and of compiling what they need."""
+    """The cost of computing the pools and of compiling their shapes."""
     costs = self.costs
     total = 0.0
     for pool in pools:
@@ -229,98 +251,111 @@ class _Problem:
       total += costs.encoder if len(shape) == 2 else costs.decoder
     return total
 
-  def solve(self, shared_rungs: bool) -> list[Pool]:
-    """Plans with one rung for inputs and their targets, or with two."""
+  def solve(self, shared: bool) -> list[Pool]:
+    """Plans one bucket for inputs and their targets, or separate ones."""
     costs = self.costs
-    need = (
-      np.maximum(self.need_in, self.reach) if shared_rungs else self.need_in
-    )
+    need = np.maximum(self.need_in, self.reach) if shared else self.need_in
     weights = np.full(len(need), costs.encoder_token)
-    if shared_rungs:
+    if shared:
       weights += self.targets * costs.decoder_token
     ready = {
       s[1] for s in self.ready if len(s) == 2 and s[0] == self.rows_for(s[1])
     }
-    # A rung for inputs needs an encoder and at least one decoder.
-    chosen = choose_rungs(
-      _sums(need, weights), costs.encoder + costs.decoder, ready
+    # A bucket of inputs needs an encoder and at least one decoder.
+    chosen = choose_boundaries(
+      sums(need, weights), costs.encoder + costs.decoder, ready
     )
-    rung_of = np.asarray(chosen)[np.searchsorted(chosen, need)]
+    length_of = round_up(need, chosen)
+    # Inputs whose targets have similar lengths share a pool.
+    left = np.lexsort((-self.reach, -length_of))
+    waiting = np.ones(len(left), bool)
     pools: list[Pool] = []
     for length in reversed(chosen):
-      # Inputs whose targets are of like length share a pool.
-      inputs = np.flatnonzero(rung_of == length)
-      inputs = inputs[np.argsort(-self.reach[inputs], kind='stable')]
-      if len(inputs):
-        pools += self._pools(inputs, length)
+      count = int(np.sum(length_of[left] == length))
+      if count:
+        made = self._pools(left[:count], left[count:], length)
+        waiting[np.concatenate([pool.inputs for pool in made])] = False
+        left = left[waiting[left]]
+        pools += made
     return pools
 
-  def _pools(self, inputs: np.ndarray, length: int) -> list[Pool]:
-    """Cuts inputs of one rung into pools."""
+  def _pools(
+    self, inputs: np.ndarray, shorter: np.ndarray, length: int
+  ) -> list[Pool]:
+    """Divides the inputs of one bucket into pools.
+
+    The last one, rather than computed half empty, is filled with inputs of the
+    next buckets, `shorter`.
+    """
     rows = self.rows_for(length)
 
-    def rows_out(rung: int) -> int:
-      return self.rows_for(max(rung, length))
+    def rows_out(target_length: int) -> int:
+      return self.rows_for(max(target_length, length))
 
-    of_rung = np.zeros(len(self.need_in), bool)
-    of_rung[inputs] = True
-    needed = self.need_out[of_rung[self.input_of_pair]]
+    inside = np.zeros(len(self.need_in), bool)
+    inside[inputs] = True
+    needed = self.need_out[inside[self.input_of_pair]]
     ready = {
       s[3]
       for s in self.ready
       if len(s) == 4 and s == (rows, length, rows_out(s[3]), s[3])
     }
-    rungs = np.asarray(
-      choose_rungs(
-        _sums(needed, np.full(len(needed), self.costs.decoder_token)),
-        self.costs.decoder,
-        ready,
-      )
+    chosen = choose_boundaries(
+      sums(needed, np.full(len(needed), self.costs.decoder_token)),
+      self.costs.decoder,
+      ready,
     )
+    shorter = shorter[self.reach[shorter] <= chosen[-1]]
     pools = []
     while len(inputs):
-      rung = int(rungs[np.searchsorted(rungs, self.reach[inputs[0]])])
-      stop = self._cut(inputs, rows, length, rows_out(rung), rung)
-      pairs = [self.pairs_of[int(i)] for i in inputs[:stop]]
-      batches = _batches(pairs, self.target_lengths, rungs, rows_out)
-      pools.append(Pool(inputs[:stop], rows, length, batches))
+      longest = int(round_up(self.reach[inputs[0]], chosen))
+      least = len(inputs) if len(inputs) <= rows else 1
+      some = np.concatenate([inputs, shorter])[:rows]
+      stop = self._cut(some, rows, length, rows_out(longest), longest, least)
+      pairs = [self.pairs_of[int(i)] for i in some[:stop]]
+      batches = _batches(pairs, self.target_lengths, chosen, rows_out)
+      pools.append(Pool(some[:stop], rows, length, batches))
       inputs = inputs[stop:]
     return pools
 
   def _cut(
-    self, inputs: np.ndarray, rows: int, length: int, rows_out: int, rung: int
+    self,
+    inputs: np.ndarray,
+    rows: int,
+    length: int,
+    rows_out: int,
+    target_length: int,
+    least: int,
   ) -> int:
-    """How many of the inputs to pool: so many that their batches are full.
+    """Returns the number of inputs to pool so that their batches are full.
 
-    With 1.1 targets an input, a pool of 80 inputs has 88 targets, and eight of
-    these would be computed as a batch of 80. It is better to leave a few rows
-    of the encoder empty.
+    With 1.1 targets per input, a pool of 80 inputs has 88 targets, of which
+    eight would be computed as a batch of 80. Leaving a few rows of the encoder
+    empty is cheaper.
     """
-    most = min(rows, len(inputs))
-    if most == len(inputs):
-      return most
-    pairs = np.cumsum(self.targets[inputs[:most]])
+    most = len(inputs)
+    pairs = np.cumsum(self.targets[inputs])
 
     def use(count: int) -> float:
-      """Needed tokens a unit of cost."""
+      """Needed tokens per unit of cost."""
       batches = -(-int(pairs[count - 1]) // rows_out)
       per_input = self.costs.encoder_token * length
-      per_target = self.costs.decoder_token * rung
+      per_target = self.costs.decoder_token * target_length
       gain = per_input * count + per_target * pairs[count - 1]
       return gain / (per_input * rows + per_target * rows_out * batches)
 
     full = int(pairs[-1]) // rows_out * rows_out
     fewer = int(np.searchsorted(pairs, full, side='right'))
-    return max({max(1, fewer), most}, key=lambda n: (use(n), n))
+    return max({max(least, fewer), most}, key=lambda n: (use(n), n))
 
 
 def _batches(
   pairs_of_row: Sequence[np.ndarray],
   target_lengths: np.ndarray,
-  rungs: np.ndarray,
+  bounds: Sequence[int],
   rows_for: Callable[[int], int],
 ) -> tuple[Batch, ...]:
-  """Cuts a pool's pairs, longest first, so that only the last is not full."""
+  """Batches a pool's pairs, longest first; only the last is not full."""
   pairs = np.concatenate(pairs_of_row)
   input_rows = np.repeat(
     np.arange(len(pairs_of_row)), [len(p) for p in pairs_of_row]
@@ -330,25 +365,24 @@ def _batches(
   batches = []
   start = 0
   while start < len(pairs):
-    longest = target_lengths[pairs[start]]
-    rung = int(rungs[np.searchsorted(rungs, longest)])
-    rows = rows_for(rung)
-    stop = start + rows
-    batches.append(Batch(pairs[start:stop], input_rows[start:stop], rows, rung))
-    start = stop
+    length = int(round_up(target_lengths[pairs[start]], bounds))
+    rows = rows_for(length)
+    inside = slice(start, start + rows)
+    batches.append(Batch(pairs[inside], input_rows[inside], rows, length))
+    start += rows
   return tuple(batches)
 
 
-def _sums(keys: np.ndarray, values: np.ndarray) -> dict[int, float]:
-  """Sums values by key."""
+def sums(keys: np.ndarray, values: np.ndarray) -> dict[int, float]:
+  """Sums values, [N], by key, int [N]."""
   unique, places = np.unique(keys, return_inverse=True)
   sums = np.bincount(places, values)
   return {int(k): float(v) for k, v in zip(unique, sums, strict=True)}
 
 
-def _group(keys: np.ndarray, values: np.ndarray) -> dict[int, np.ndarray]:
-  """Splits ``values`` by ``keys``."""
+def _group(keys: np.ndarray) -> dict[int, np.ndarray]:
+  """The indices of each key."""
   order = np.argsort(keys, kind='stable')
   unique, starts = np.unique(keys[order], return_index=True)
-  parts = np.split(values[order], starts[1:])
+  parts = np.split(order, starts[1:])
   return {int(k): part for k, part in zip(unique, parts, strict=True)}

@@ -1,55 +1,45 @@
-"""Inference over many inputs: in shards, resumed where it ended, written once.
+"""Inference over many inputs, from files or from a task.
 
-Two modes: 'predict' writes texts (``inference/generation.py``), 'score' gives
-the log-probability of targets (``inference/scoring.py``). Inputs are read in
-shards; those that are done lie in OUT.parts, and become one output, in order,
-at the end. Many processes each do their share of every shard, and process 0
-writes. Not
-here: flags (``commands/infer.py``).
+Two modes: 'predict' generates texts (`inference/generation.py`), 'score'
+computes the log-probability of targets (`inference/scoring.py`). Of several
+processes each computes its share of every shard. Not here: shards and the
+output (`inference/shards.py`), flags (`commands/infer.py`).
 """
 
 from __future__ import annotations
 
 import dataclasses
-import functools
-import hashlib
 import itertools
-import os
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
 from t5score_jax.checkpoints import bundle as bundles
 from t5score_jax.checkpoints import loading
-from t5score_jax.data import files, runs
-from t5score_jax.errors import T5ScoreError
-from t5score_jax.inference import balance, generation, scoring, shards
+from t5score_jax.data import files
+from t5score_jax.errors import OptionError, T5ScoreError
+from t5score_jax.inference import generation, scoring, shards
 from t5score_jax.inference.placement import Text
 from t5score_jax.inference.search import Method
 from t5score_jax.runtime import processes
-from t5score_jax.version import __version__
 
 MODES = ('predict', 'score')
-DEFAULT_SHARD = 10_000
-
-# Told how many examples are done.
-Said = Callable[[int], None]
 
 
 class InferenceError(T5ScoreError, ValueError):
-  """A task and a model don't go together."""
+  """A task and a model do not fit together."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Example:
-  """What inference is about.
+  """One input of inference.
 
   Attributes:
-    inputs: a text, or its ids.
-    targets: likewise; None where texts are to be written.
-    shown: what the output says of the example, by name.
+    inputs: A text, or its ids.
+    targets: Likewise; None in mode 'predict'.
+    shown: Columns of the output that describe the example, by name.
   """
 
   inputs: Text
@@ -59,15 +49,15 @@ class Example:
 
 @dataclasses.dataclass(frozen=True)
 class Options:
-  """How a model is used; see ``scoring.Scorer`` and ``search.Method``.
+  """Options of inference; see `scoring.Scorer` and `search.Method`.
 
   Attributes:
     mode: 'predict' or 'score'.
-    method: how texts are written.
-    max_length: tokens a text; the model's own by default.
-    batch_tokens: tokens a batch on one copy of the model.
+    method: How tokens are chosen.
+    max_length: Tokens per text; by default the model's own.
+    batch_tokens: Tokens per batch on one replica of the model.
     dtype: 'float32' or 'bfloat16'.
-    num_partitions: devices over which the weights are divided.
+    num_partitions: Number of devices over which the weights are sharded.
   """
 
   mode: str = 'predict'
@@ -79,11 +69,11 @@ class Options:
 
   def __post_init__(self) -> None:
     if self.mode not in MODES:
-      raise ValueError(f'mode {self.mode!r}: use one of {", ".join(MODES)}')
+      raise OptionError(f'mode {self.mode!r}: use one of {", ".join(MODES)}')
 
   @property
   def placing(self) -> dict[str, Any]:
-    """What scorer and generator have in common."""
+    """The options that scorer and generator share."""
     return {
       'max_length': self.max_length,
       'batch_tokens': self.batch_tokens,
@@ -93,84 +83,48 @@ class Options:
     }
 
 
-@dataclasses.dataclass(frozen=True)
-class Totals:
-  """What is said of a run.
+class Predict:
+  """Generates texts for inputs."""
 
-  Attributes:
-    examples: how many.
-    cut: texts that were longer than the model reads.
-    unfinished: texts written that did not come to an end.
-  """
-
-  examples: int = 0
-  cut: int = 0
-  unfinished: int = 0
-
-
-class Work(Protocol):
-  """One of the modes, with a model."""
-
-  shapes: list[tuple[int, ...]]
-
-  def identity(self) -> dict[str, Any]:
-    """What the results depend on."""
-
-  def expect(self, shapes: Iterable[Any]) -> None:
-    """See ``scoring.Scorer.expect``."""
-
-  def rows(
-    self, examples: list[Example]
-  ) -> tuple[list[dict[str, Any]], Totals]:
-    """What is written of each example."""
-
-
-def work(bundle: bundles.Bundle, options: Options) -> Work:
-  """A model in the mode that ``options`` say.
-
-  Raises:
-    ValueError: an option is out of range.
-  """
-  kind: Any = _Predict if options.mode == 'predict' else _Score
-  return kind(bundle, options)
-
-
-class _Predict:
-  """Texts for inputs."""
+  #: Batches of generation depend on the inputs alone.
+  shapes: tuple[tuple[int, ...], ...] = ()
 
   def __init__(self, bundle: bundles.Bundle, options: Options):
     self._generator = generation.Generator(
       bundle, options.method, **options.placing
     )
-    self._options = options
-    # Those of generation depend on the inputs alone.
-    self.shapes: list[tuple[int, ...]] = []
+    self._method = options.method
 
   def identity(self) -> dict[str, Any]:
+    """The settings on which the results depend."""
     return {
-      **dataclasses.asdict(self._options.method),
+      **dataclasses.asdict(self._method),
       'max_length': self._generator.max_length,
     }
 
   def expect(self, shapes: Iterable[Any]) -> None:
-    del shapes
+    """See `scoring.Scorer.expect`."""
 
   def rows(
     self, examples: list[Example]
-  ) -> tuple[list[dict[str, Any]], Totals]:
+  ) -> tuple[list[dict[str, Any]], shards.Totals]:
+    """Computes the output row of each example."""
     made = self._generator.generate([e.inputs for e in examples])
     rows = []
     for example, outputs in zip(examples, made.outputs, strict=True):
-      said = [_said(output) for output in outputs]
-      several = self._options.method.outputs > 1
+      columns = [_columns(output) for output in outputs]
+      several = self._method.outputs > 1
       rows.append(
-        {**example.shown, **({'predictions': said} if several else said[0])}
+        {
+          **example.shown,
+          **({'predictions': columns} if several else columns[0]),
+        }
       )
     unfinished = sum(not o.finished for some in made.outputs for o in some)
-    return rows, Totals(len(rows), made.truncated, unfinished)
+    return rows, shards.Totals(len(rows), made.truncated, unfinished)
 
 
-def _said(output: generation.Output) -> dict[str, Any]:
+def _columns(output: generation.Output) -> dict[str, Any]:
   return {
     'prediction': output.text,
     'score': _digits(output.score),
@@ -180,26 +134,30 @@ def _said(output: generation.Output) -> dict[str, Any]:
   }
 
 
-class _Score:
-  """Log-probabilities of targets given inputs."""
+class Score:
+  """Computes log-probabilities of targets given inputs; as `Predict`."""
 
   def __init__(self, bundle: bundles.Bundle, options: Options):
     self._scorer = scoring.Scorer(bundle, **options.placing)
 
   @property
-  def shapes(self) -> list[tuple[int, ...]]:
-    return self._scorer.shapes
+  def shapes(self) -> tuple[tuple[int, ...], ...]:
+    """Shapes of the batches so far."""
+    return tuple(self._scorer.shapes)
 
   def identity(self) -> dict[str, Any]:
+    """The settings on which the results depend."""
     return {'max_length': self._scorer.max_length}
 
   def expect(self, shapes: Iterable[Any]) -> None:
+    """See `scoring.Scorer.expect`."""
     self._scorer.expect([tuple(shape) for shape in shapes])
 
   def rows(
     self, examples: list[Example]
-  ) -> tuple[list[dict[str, Any]], Totals]:
-    found = self._scorer.score_pairs(
+  ) -> tuple[list[dict[str, Any]], shards.Totals]:
+    """Computes the output row of each example."""
+    scores = self._scorer.score_pairs(
       [(e.inputs, e.targets or '') for e in examples]
     )
     rows = [
@@ -210,29 +168,39 @@ class _Score:
         'tokens': int(length),
       }
       for example, value, length in zip(
-        examples, found.values, found.lengths, strict=True
+        examples, scores.values, scores.lengths, strict=True
       )
     ]
-    return rows, Totals(len(rows), found.truncated)
+    return rows, shards.Totals(len(rows), scores.truncated)
+
+
+def work(bundle: bundles.Bundle, options: Options) -> Predict | Score:
+  """Prepares a model for the mode of `options`.
+
+  Raises:
+    OptionError: An option is out of range.
+  """
+  kind = Predict if options.mode == 'predict' else Score
+  return kind(bundle, options)
 
 
 def _digits(value: Any) -> float:
-  # str() gives a float32 the digits it has; float() alone adds noise.
+  # str() gives a float32 its shortest digits; float() alone adds noise.
   return float(str(np.float32(value)))
 
 
 def from_files(
   inputs: str, targets: str | None = None, lowercase: bool = False
 ) -> Iterator[Example]:
-  """Reads examples from text files, a line each, as they are needed.
+  """Reads examples from text files, one per line, as they are needed.
 
   Args:
-    inputs: a file, compressed or not, or '-'.
-    targets: one with as many lines; None for none.
-    lowercase: whether the model reads lower case.
+    inputs: A file, compressed or not, or '-'.
+    targets: A file with as many lines; None for none.
+    lowercase: Whether the model reads lower case.
 
   Raises:
-    RecordError: a file is not readable text, or one has more lines.
+    RecordError: A file is not readable text, or one has more lines.
   """
 
   def read(text: str) -> str:
@@ -248,102 +216,14 @@ def from_files(
       line, target = pair
       if line is None or target is None:
         raise files.RecordError(
-          'the file ends before the other of inputs and targets; they need as '
-          'many lines',
+          'the file ends early: inputs and targets need the same number of '
+          'lines',
           path=inputs if line is None else targets,
           line=number,
         )
       yield Example(
         read(line), read(target), {'inputs': line, 'targets': target}
       )
-
-
-def run(
-  examples: Iterable[Example],
-  model: Work,
-  output: str | os.PathLike[str],
-  identity: Mapping[str, Any],
-  *,
-  format: str = 'jsonl',
-  shard_size: int = DEFAULT_SHARD,
-  restart: bool = False,
-  said: Said | None = None,
-) -> Totals:
-  """Infers over all examples; all processes call it alike.
-
-  Args:
-    examples: in order; read as they are needed.
-    model: from ``work``.
-    output: where to write, or '-': as shards are done, nothing kept.
-    identity: what tells this run from others, JSON.
-    format: 'jsonl', or 'text': the written text or the score alone.
-    shard_size: examples that are in memory, and lost when a run breaks off.
-    restart: whether what an earlier run left is thrown away.
-    said: told how many examples are done.
-
-  Returns:
-    The totals, those of an earlier run included.
-
-  Raises:
-    RunError: what an earlier run left is of another run.
-    ValueError: an argument is out of range.
-    OSError: the output can't be written.
-  """
-  if shard_size < 1:
-    raise ValueError(f'shard_size {shard_size}: at least 1')
-  if format not in shards.FORMATS:
-    raise ValueError(
-      f'format {format!r}: use one of {", ".join(shards.FORMATS)}'
-    )
-  identity = {
-    'version': __version__,
-    'shard_size': shard_size,
-    **identity,
-    **model.identity(),
-  }
-  parts = shards.Parts(os.fspath(output), identity)
-  processes.on_first(lambda: parts.open(restart))
-  done = processes.broadcast(parts.heads)
-  totals = Totals()
-  iterator = iter(examples)
-  number = 0
-  while shard := list(itertools.islice(iterator, shard_size)):
-    digest = _digest(shard)
-    balance.agree([digest], 'the inputs')
-    if number < len(done):
-      if done[number]['digest'] != digest:
-        raise runs.RunError(parts.changed(totals.examples, len(shard)))
-      model.expect(done[number]['shapes'])
-      counts = Totals(**done[number]['totals'])
-    else:
-      rows, counts = model.rows(shard)
-      head = {
-        'digest': digest,
-        'shapes': [list(shape) for shape in model.shapes],
-        'totals': dataclasses.asdict(counts),
-      }
-      processes.on_first(
-        functools.partial(parts.add, number, head, rows, format)
-      )
-    pairs = zip(
-      dataclasses.astuple(totals), dataclasses.astuple(counts), strict=True
-    )
-    totals = Totals(*(a + b for a, b in pairs))
-    if said:
-      said(totals.examples)
-    number += 1
-  if number < len(done):
-    raise runs.RunError(parts.changed(totals.examples, 0))
-  processes.on_first(lambda: parts.merge(number, format))
-  return totals
-
-
-def _digest(shard: list[Example]) -> str:
-  digest = hashlib.sha256()
-  for example in shard:
-    text = repr((example.inputs, example.targets))
-    digest.update(text.encode('utf-8', 'surrogatepass'))
-  return digest.hexdigest()
 
 
 def infer(
@@ -354,36 +234,42 @@ def infer(
   options: Options | None = None,
   split: str = 'test',
   use_cached: bool = False,
-  shard_size: int = DEFAULT_SHARD,
+  shard_size: int = shards.DEFAULT_SHARD,
+  module: str | None = None,
   *,
   restart: bool = False,
-  said: Said | None = None,
-) -> dict[str, Totals]:
+  progress: shards.Progress | None = None,
+) -> dict[str, shards.Totals]:
   """Infers over a SeqIO task, or over each task of a mixture; for gin.
 
   Writes OUTPUT_DIR/TASK-MODE.jsonl.
 
   Args:
-    mixture_or_task_name: as registered.
-    task_feature_lengths: feature -> most tokens, ``</s>`` included.
-    checkpoint_path: a model: see ``checkpoints.loading.load_model``.
-    output_dir: is made.
-    options: how the model is used.
-    split: of the task.
-    use_cached: whether to read SeqIO's cache.
-    shard_size: see ``run``.
-    restart: see ``run``.
-    said: see ``run``.
+    mixture_or_task_name: The registered name.
+    task_feature_lengths: Feature -> maximum number of tokens, `</s>` included.
+    checkpoint_path: A model; see `checkpoints.loading.load_model`.
+    output_dir: The output folder; created if needed.
+    options: Options of inference.
+    split: The task's split.
+    use_cached: Whether to read SeqIO's cache.
+    shard_size: See `shards.run`.
+    module: The Python module that registers the task; None if a gin file
+      imports it.
+    restart: See `shards.run`.
+    progress: See `shards.run`.
 
   Returns:
     The totals of each output file.
 
   Raises:
-    TaskError: no such task or split.
-    InferenceError: the model lacks ids of the task's vocabulary.
-    RunError: see ``run``.
+    TaskError: There is no such task or split.
+    InferenceError: The model lacks ids of the task's vocabulary.
+    RunError: See `shards.run`.
   """
-  from t5score_jax.inputs import task_examples  # TensorFlow: only here.
+  from t5score_jax.inputs import datasets  # TensorFlow: only here.
+
+  datasets.import_tasks(module)
+  from t5score_jax.inputs import task_examples
 
   names = task_examples.tasks_of(mixture_or_task_name)
   bundle = loading.load_model(checkpoint_path)
@@ -400,7 +286,7 @@ def infer(
   processes.on_first(
     lambda: Path(output_dir).mkdir(parents=True, exist_ok=True)
   )
-  found = {}
+  totals = {}
   for name in names:
     path = str(Path(output_dir) / f'{name}-{options.mode}.jsonl')
     examples = (
@@ -413,7 +299,7 @@ def infer(
         name, task_feature_lengths, split, use_cached
       )
     )
-    found[path] = run(
+    totals[path] = shards.run(
       examples,
       model,
       path,
@@ -425,13 +311,13 @@ def infer(
       },
       shard_size=shard_size,
       restart=restart,
-      said=said,
+      progress=progress,
     )
-  return found
+  return totals
 
 
 def identity_of(bundle: bundles.Bundle, options: Options) -> dict[str, Any]:
-  """What tells runs of different models and modes apart."""
+  """Identifies the model and mode of a run."""
   return {
     'mode': options.mode,
     'dtype': options.dtype,

@@ -1,9 +1,9 @@
-"""One vector a text, or one a layer, under the encoder of an estimator.
+"""One vector per text, or one per layer, under a regressor's encoder.
 
-Mixed and pooled on the device, so that only vectors come back. Texts longer
-than the encoder reads are cut, or read in windows whose vectors are combined.
-Not here: the arithmetic (``nn/heads.py``), and how texts become batches
-(``inference/encoding.py``).
+States are mixed and pooled on the device, so that only vectors are fetched.
+Texts longer than the encoder reads are cut, or read in windows whose vectors
+are combined. Not here: the arithmetic (`nn/heads.py`), batches
+(`inference/encoding.py`).
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from t5score_jax.errors import OptionError
 from t5score_jax.inference import encoding
 from t5score_jax.nn import bert, heads
 
-# More than any text has, so that nothing is cut.
+# Longer than any text, so that nothing is cut.
 _WHOLE = 2**31 - 1
 
 
@@ -33,9 +33,9 @@ class TextVectors:
 
   Attributes:
     values: float32 [N, emb_dim], or [N, layers, emb_dim], in the texts' order.
-    texts: how many of the texts are distinct.
-    cut: how many distinct texts lost their end.
-    windowed: how many distinct texts were read in several windows.
+    texts: Number of distinct texts.
+    cut: Number of distinct texts that were cut.
+    windowed: Number of distinct texts that were read in several windows.
   """
 
   values: np.ndarray
@@ -45,23 +45,22 @@ class TextVectors:
 
 
 class TextEmbedder(encoding.RowEncoder):
-  """An estimator's encoder, layer mix and pooling on all local devices.
+  """A regressor's encoder, layer mix and pooling on all local devices.
 
-  With ``windows`` a text that is longer than ``max_length`` is read whole, in
-  windows of equal size (``data/windows.py``), each pooled by itself. Its
-  vector is the mean of theirs (with mean pooling that is the mean over tokens,
-  where those that two windows share count twice), or their maximum. Where
-  layers are normalised, the statistics are those of a window, as they are
-  those of a text otherwise.
+  With `windows` a text longer than `max_length` is read whole, in windows of
+  equal size (`data/windows.py`), each pooled by itself. The text's vector is
+  the mean of theirs (with mean pooling the mean over tokens, where tokens that
+  two windows share count twice), or their maximum. Where layers are
+  normalised, the statistics are those of a window instead of a text.
 
   Args:
-    model: the estimator. Its head is not used.
-    windows: whether long texts are read in windows; they are cut otherwise.
-    stride: tokens that neighbouring windows share at least.
-    **options: see ``TextEncoder``; layers are the estimator's.
+    model: The regressor. Its head is not used.
+    windows: Whether long texts are read in windows; otherwise they are cut.
+    stride: Minimum number of tokens that neighbouring windows share.
+    **options: See `TextEncoder`; layers are the regressor's.
 
   Raises:
-    ValueError: an argument is out of range.
+    OptionError: A value is out of range.
   """
 
   def __init__(
@@ -72,22 +71,23 @@ class TextEmbedder(encoding.RowEncoder):
     stride: int = 0,
     **options: Any,
   ):
-    params = {k: v for k, v in model.params.items() if k in ('encoder', 'mix')}
+    parts = ('mix', *heads.ENCODER_PARTS)
+    params = {k: v for k, v in model.params.items() if k in parts}
     bundle = EncoderBundle(model.config.encoder, params, model.tokenizer, '')
     super().__init__(bundle, model.config.layers, **options)
-    self._estimator = dataclasses.replace(
+    self._regressor = dataclasses.replace(
       model.config,
       encoder=dataclasses.replace(model.config.encoder, dtype=self.dtype),
     )
     if not isinstance(windows, bool):
       raise OptionError(f'windows {windows!r}: use True or False')
     if stride and not windows:
-      raise OptionError(f'stride {stride}: it is for windows=True')
+      raise OptionError(f'stride {stride}: only with windows=True')
     (empty,) = self.tokenize([''])
     room = self.max_length - len(empty.ids)
     if windows and not 0 <= stride < room:
       raise OptionError(
-        f'stride {stride}: 0 to {room - 1}, with {self.max_length} tokens a '
+        f'stride {stride}: 0 to {room - 1}, with {self.max_length} tokens per '
         'window'
       )
     self.windows = windows
@@ -96,7 +96,7 @@ class TextEmbedder(encoding.RowEncoder):
   def vectors(
     self, texts: Sequence[str], progress: encoding.Progress | None = None
   ) -> TextVectors:
-    """The texts' vectors as the estimator's head reads them, [N, emb_dim]."""
+    """The vectors that the regressor's head reads, [N, emb_dim]."""
     return self._vectors(texts, 'mixed', progress)
 
   def layer_vectors(
@@ -104,14 +104,14 @@ class TextEmbedder(encoding.RowEncoder):
   ) -> TextVectors:
     """Each layer's pooled vectors before the mix, [N, layers, emb_dim].
 
-    ``heads.mix_vectors`` of them gives ``vectors``, and keeps its gradient:
-    while the encoder is frozen they need be computed once.
+    `heads.mix_vectors` of them gives `vectors` and its gradient: while the
+    encoder is frozen they need to be computed only once.
 
     Raises:
-      ValueError: pooling by maxima, which depends on the mix.
+      OptionError: Pooling by maxima depends on the mix.
     """
-    if self._estimator.pooling == 'max' and self._estimator.layer == 'mix':
-      raise ValueError(
+    if self._regressor.pooling == 'max' and self._regressor.layer == 'mix':
+      raise OptionError(
         "pooling 'max' of mixed layers: there are no vectors before the mix"
       )
     return self._vectors(texts, 'layers', progress)
@@ -124,13 +124,13 @@ class TextEmbedder(encoding.RowEncoder):
     types: jax.Array,
   ) -> jax.Array:
     if kind == 'mixed':
-      return heads.embed(params, self._estimator, tokens)
-    c = self._estimator
+      return heads.embed(params, self._regressor, tokens)
+    c = self._regressor
     states = bert.hidden_states(
       params['encoder'], c.encoder, tokens, layers=c.layers
     )
     mask = (tokens != c.encoder.pad_id).astype(np.float32)
-    return heads.layer_vectors(c, states, mask)
+    return heads.layer_vectors(params, c, states, mask)
 
   def _logical_axes(self, params: Mapping[str, Any]) -> Mapping[str, Any]:
     axes = heads.logical_axes({'estimator': {}, **params})
@@ -146,7 +146,7 @@ class TextEmbedder(encoding.RowEncoder):
     all_texts = list(distinct)
     width = self._config.emb_dim
     shape = (width,) if kind == 'mixed' else (len(self.layers), width)
-    found = np.zeros((len(all_texts), *shape), np.float32)
+    values = np.zeros((len(all_texts), *shape), np.float32)
     cut = windowed = 0
     for start in range(0, len(all_texts), encoding.WINDOW):
       part = all_texts[start : start + encoding.WINDOW]
@@ -166,23 +166,23 @@ class TextEmbedder(encoding.RowEncoder):
         shape=shape,
         done=encoding.within(progress, start, len(part), len(all_texts)),
       )
-      found[start : start + len(part)] = _combined(
-        vectors, counts, self._estimator.pooling
+      values[start : start + len(part)] = _combined(
+        vectors, counts, self._regressor.pooling
       )
       windowed += int(np.sum(counts > 1))
-    places = np.array([distinct[text] for text in texts], np.int64)
-    return TextVectors(found[places], len(all_texts), cut, windowed)
+    index = np.array([distinct[text] for text in texts], np.int64)
+    return TextVectors(values[index], len(all_texts), cut, windowed)
 
 
 def _combined(
   vectors: np.ndarray, counts: np.ndarray, pooling: str
 ) -> np.ndarray:
-  """Vectors of windows to vectors of texts.
+  """Combines vectors of windows into vectors of texts.
 
   Args:
     vectors: float32 [windows, ...], text by text.
-    counts: int [texts], windows of each.
-    pooling: the estimator's.
+    counts: Number of windows of each text, int [texts].
+    pooling: The regressor's pooling.
   """
   if counts.max() == 1:
     return vectors

@@ -1,9 +1,9 @@
 """Hidden states of many texts under one encoder, fast and in order.
 
 Each distinct text is encoded once, the longest first, in batches of few shapes
-(``inference/buckets.py``) on all local devices. Not here: what is made of the
-states (``inference/embedding.py``, ``metrics/bertscore.py`` and its kin), nor
-T5 (``inference/scoring.py``).
+(`inference/buckets.py`) on all local devices. Not here: what uses the states
+(`inference/embedding.py`, `metrics/bertscore.py`), nor T5
+(`inference/scoring.py`).
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ import numpy as np
 from t5score_jax.checkpoints.formats.huggingface.encoders import EncoderBundle
 from t5score_jax.data.subwords import Encoded
 from t5score_jax.errors import OptionError
-from t5score_jax.inference import balance, buckets, placement
+from t5score_jax.inference import balance, buckets, filling, placement
 from t5score_jax.inference.programs import Programs
-from t5score_jax.nn import bert
-from t5score_jax.runtime import forks, processes
+from t5score_jax.nn import bert, ragged
+from t5score_jax.runtime import forks
 
 _BATCH_TOKENS = {'cpu': 2048}
 _ACCELERATOR_BATCH_TOKENS = 65536
-# Seconds a layer to compile one more shape, and operations a second: only to
-# weigh padding against programs. Less than it takes, as files are often scored
-# more than once and programs are kept.
-_COMPILE_SECONDS = 0.1
+# Seconds per layer to compile one more shape, and operations per second: only
+# to weigh padding against programs. Less than it takes, as files are often
+# scored more than once and programs are kept.
+_COMPILE_SECONDS = 0.05
 _RATE = {'cpu': 5e10}
 _ACCELERATOR_RATE = 3e13
 
@@ -41,6 +41,14 @@ Progress = placement.Progress
 #: Texts whose tokens are in memory at one time.
 WINDOW = 32768
 
+# Attention's small products and its softmax take so many times what dense
+# layers take by operation. Only to weigh padding.
+_ATTENTION = 3.0
+
+# The kind of result and the shape of a batch: rows, length and room (see
+# `filling.Filled`), which is None where padding is computed.
+_Key = tuple[str, int, int, int | None]
+
 
 @dataclasses.dataclass(frozen=True)
 class TextStates:
@@ -48,7 +56,7 @@ class TextStates:
 
   Attributes:
     states: float32 [layers, tokens, emb_dim], special tokens included.
-    encoded: the tokens they belong to.
+    encoded: The tokens they belong to.
   """
 
   states: np.ndarray
@@ -58,26 +66,20 @@ class TextStates:
 class TextEncoder:
   """An encoder on all local devices.
 
-  States don't depend on batch size, order, other texts, nor the number of
+  States do not depend on batch size, order, other texts, or the number of
   devices and processes (float32: within 1e-5).
 
   Args:
-    bundle: the encoder.
-    layers: which hidden states: 0 the embeddings, num_layers the last;
-      negative numbers count from the end. Those after the largest are never
-      computed.
-    max_length: tokens a text, special ones included; the rest is cut. Default
-      and maximum: what the encoder has positions for.
-    batch_tokens: tokens a batch on one copy of the encoder, padding included.
-    dtype: of the computation, 'float32' or 'bfloat16'.
-    devices: default all local devices.
-    num_partitions: devices over which one copy of the weights is divided, for
-      encoders that don't fit one; the other devices hold copies.
-    spread: whether all processes work on the same texts: each does its share
-      and has all results.
+    bundle: The encoder.
+    layers: The layers whose states are wanted: 0 the embeddings, num_layers
+      the last; negative numbers count from the end. Layers after the largest
+      are never computed.
+    max_length: Tokens per text, special ones included; longer texts are cut.
+      Default and maximum: the positions that the encoder has.
+    **options: See `placement.Devices`.
 
   Raises:
-    ValueError: an argument is out of range.
+    OptionError: A value is out of range.
   """
 
   def __init__(
@@ -86,18 +88,8 @@ class TextEncoder:
     layers: Sequence[int] = (-1,),
     *,
     max_length: int | None = None,
-    batch_tokens: int | None = None,
-    dtype: str = 'float32',
-    devices: Sequence[jax.Device] | None = None,
-    num_partitions: int = 1,
-    spread: bool = False,
+    **options: Any,
   ):
-    if dtype not in placement.DTYPES:
-      raise OptionError(
-        f'dtype {dtype!r}: use one of {", ".join(placement.DTYPES)}'
-      )
-    if batch_tokens is not None and batch_tokens < 1:
-      raise OptionError(f'batch_tokens {batch_tokens}: must be positive')
     longest = bundle.config.max_length
     if max_length is not None and not 3 <= max_length <= longest:
       raise OptionError(
@@ -105,77 +97,82 @@ class TextEncoder:
       )
     self.layers = resolve_layers(layers, bundle.config.num_layers)
     self.max_length = max_length or longest
-    self.dtype = dtype
     self.tokenizer = bundle.tokenizer
-    self._config = dataclasses.replace(bundle.config, dtype=dtype)
-    self._devices = placement.Devices(devices, num_partitions)
+    self._pad_id = bundle.config.pad_id
+    self._place(bundle.config, bundle.params, **options)
+
+  def _place(
+    self, config: Any, params: Mapping[str, Any], **options: Any
+  ) -> None:
+    """Puts a network on the devices; for subclasses with one of their own."""
+    self._devices = placement.Devices(**options)
+    self._config = dataclasses.replace(config, dtype=self.dtype)
     platform = self._devices.platform
-    self._batch_tokens = self._devices.copies * (
-      batch_tokens or _BATCH_TOKENS.get(platform, _ACCELERATOR_BATCH_TOKENS)
+    self._batch_tokens = self._devices.batch_tokens(
+      _BATCH_TOKENS.get(platform, _ACCELERATOR_BATCH_TOKENS)
     )
-    self._params = self._devices.put(dict(bundle.params), self._logical_axes)
+    self._params = self._devices.put(dict(params), self._logical_axes)
     self._rate = _RATE.get(platform, _ACCELERATOR_RATE)
-    self._programs: Programs[tuple[str, int, int]] = Programs()
-    self._processes = processes.count() if spread else 1
-    self._process = processes.index() if spread else 0
+    self._programs: Programs[_Key] = Programs()
+
+  @property
+  def dtype(self) -> str:
+    """The data type of the computation."""
+    return self._devices.dtype
 
   def tokenize(self, texts: Sequence[str]) -> list[Encoded]:
-    """Encodes texts as ids, cut to ``max_length``."""
+    """Encodes texts as ids, cut to `max_length`."""
     forks.claim()
     return self.tokenizer.encode_batch(texts, self.max_length)
 
   def states(
     self, texts: Sequence[str], progress: Progress | None = None
   ) -> list[TextStates]:
-    """Hidden states of texts, in their order; equal texts share theirs.
+    """Returns the hidden states of texts in order; equal texts share theirs.
 
-    All of them are computed in this process: states are too large to tell.
+    This process computes all of them: states are too large to exchange.
     """
     distinct = list(dict.fromkeys(texts))
     encoded = self.tokenize(distinct)
-    found: list[TextStates | None] = [None] * len(distinct)
-    done = 0
+    found: dict[str, TextStates] = {}
     for chosen, states in self.run([e.ids for e in encoded]):
       for column, index in enumerate(chosen):
         length = len(encoded[index].ids)
         # A copy, so that a text does not keep its whole batch alive.
-        found[index] = TextStates(
+        found[distinct[index]] = TextStates(
           states[:, column, :length].copy(), encoded[index]
         )
-      done += len(chosen)
       if progress:
-        progress(done, len(distinct))
-    by_text = dict(zip(distinct, found, strict=True))
-    return [by_text[text] for text in texts]  # type: ignore[misc]
+        progress(len(found), len(distinct))
+    return [found[text] for text in texts]
 
   def share(self, costs: np.ndarray, identity: Iterable[Any]) -> np.ndarray:
-    """Divides work over the processes: int [N], the process of each item.
+    """Splits work across the processes: int [N], the process of each item.
 
     Args:
-      costs: [N], of each item.
-      identity: what all processes must have alike.
+      costs: The cost of each item, [N].
+      identity: Values that all processes must have in common.
 
     Raises:
-      processes.ProcessError: they don't.
+      processes.ProcessError: They do not.
     """
-    if self._processes > 1:
+    if self._devices.processes > 1:
       balance.agree(identity, 'the texts')
-    return balance.owners(costs, self._processes)
+    return balance.owners(costs, self._devices.processes)
 
   def own(self, owner: np.ndarray) -> np.ndarray:
-    """The items that are this process's, int [n], by what ``share`` gave."""
-    return np.flatnonzero(owner == self._process)
+    """This process's items, int [n], from the result of `share`."""
+    return np.flatnonzero(owner == self._devices.process)
 
   def exchange(self, values: np.ndarray, owner: np.ndarray) -> np.ndarray:
-    """Puts together what the processes have computed, [N, ...].
+    """Gathers the values of all processes, [N, ...].
 
     Raises:
-      placement.ScoringError: a value is not finite.
+      placement.ScoringError: A value is not finite.
     """
-    if self._processes > 1:
+    if self._devices.processes > 1:
       values = balance.exchange(values, owner)
-    if not np.isfinite(values).all():
-      raise placement.ScoringError(placement.not_finite(self.dtype))
+    self._devices.check_finite(values)
     return values
 
   def run(
@@ -187,42 +184,46 @@ class TextEncoder:
     """Encodes sequences of ids in this process, the longest first.
 
     Args:
-      ids: N sequences, none longer than ``max_length``.
-      types: their segments; all 0 by default.
-      kind: what is made of them; a subclass may know others.
+      ids: N sequences, none longer than `max_length`.
+      types: The segment (0 or 1) of each id; all 0 by default.
+      kind: The result; subclasses have others.
 
     Yields:
-      Indices into ``ids`` [n], and float32 states [layers, n, length,
-      emb_dim], of which those of padding mean nothing; or whatever ``kind``
-      gives.
+      Indices into `ids` [n], and float32 states [layers, n, length, emb_dim],
+      undefined at padding; or the result of another `kind`.
     """
     forks.claim()
-    if not ids:
-      return
-    lengths = np.array([len(row) for row in ids])
-    order = np.argsort(-lengths, kind='stable')
-    batches = list(self._plan(lengths, order, kind))
-    keys = [(kind, rows, length) for _, rows, length in batches]
-    waiting: tuple[np.ndarray, jax.Array] | None = None
+    if ids:
+      yield from placement.fetched(
+        self._computed(ids, types, kind), 1, self._row_axis(kind)
+      )
+
+  def _computed(
+    self,
+    ids: Sequence[Sequence[int]],
+    types: Sequence[Sequence[int]] | None,
+    kind: str,
+  ) -> Iterator[tuple[np.ndarray, jax.Array]]:
+    """Yields indices and the result on the devices, its rows padded."""
+    batches = self._plan(np.array([len(row) for row in ids]), kind)
+    keys = [(kind, *shape) for _, shape in batches]
     with self._programs.compiling(self._compile, keys) as programs:
-      for (chosen, rows, length), key in zip(batches, keys, strict=True):
-        tokens = np.full((rows, length), self._config.pad_id, np.int32)
+      for (chosen, (rows, length, _)), key in zip(batches, keys, strict=True):
+        tokens = np.full((rows, length), self._pad_id, np.int32)
         segments = np.zeros((rows, length), np.int32)
         for row, index in enumerate(chosen):
-          tokens[row, : lengths[index]] = ids[index]
+          tokens[row, : len(ids[index])] = ids[index]
           if types is not None:
-            segments[row, : lengths[index]] = types[index]
-        result = programs[key](
-          self._params, *jax.device_put((tokens, segments), self._devices.rows)
+            segments[row, : len(ids[index])] = types[index]
+        yield (
+          chosen,
+          programs[key](
+            self._params,
+            *jax.device_put((tokens, segments), self._devices.rows),
+          ),
         )
-        if waiting is not None:
-          yield self._fetched(kind, *waiting)
-        waiting = chosen, result
-    if waiting is not None:
-      yield self._fetched(kind, *waiting)
 
-  # What a subclass makes of the states: the program, its weights, and on
-  # which axis of the result rows stand.
+  # Subclasses override these: the program, its weights, and the axis of rows.
   def _row_axis(self, kind: str) -> int:
     return 1
 
@@ -241,56 +242,74 @@ class TextEncoder:
     )
     return states.astype(jnp.float32)
 
-  def _fetched(
-    self, kind: str, chosen: np.ndarray, result: jax.Array
-  ) -> tuple[np.ndarray, np.ndarray]:
-    found = np.asarray(result)
-    index = (slice(None),) * self._row_axis(kind) + (slice(0, len(chosen)),)
-    return chosen, found[index]
-
   def _plan(
-    self, lengths: np.ndarray, order: np.ndarray, kind: str
-  ) -> Iterator[tuple[np.ndarray, int, int]]:
-    """Yields (indices, rows, length) of batches, the longest first."""
-    rungs = np.array(buckets.ladder(self.max_length))
-    needed = rungs[np.searchsorted(rungs, lengths)]
+    self, lengths: np.ndarray, kind: str
+  ) -> list[tuple[np.ndarray, tuple[int, int, int | None]]]:
+    """Indices and (rows, length, room) of batches, the longest first."""
     c = self._config
     depth = max(self.layers)
     token = depth * (4 * c.emb_dim**2 + 2 * c.emb_dim * c.mlp_dim) / self._rate
-    weights = {int(r): token * int(np.sum(needed == r)) for r in set(needed)}
-    ready = {length for k, _, length in self._programs if k == kind}
     cost = _COMPILE_SECONDS * depth
-    chosen = np.array(buckets.choose_rungs(weights, cost, ready))
-    length_of = chosen[np.searchsorted(chosen, lengths)]
-    for length in sorted(set(length_of.tolist()), reverse=True):
-      members = order[length_of[order] == length]
-      rows = self._batch_rows(length, len(members))
-      for start in range(0, len(members), rows):
-        yield members[start : start + rows], rows, length
+    ready = [key[1:] for key in self._programs if key[0] == kind]
+    if self._devices.on_one_cpu and self._ragged:
+      filled = filling.fill(
+        lengths,
+        max_length=self.max_length,
+        batch_tokens=self._batch_tokens,
+        token_cost=token,
+        attention_cost=_ATTENTION * depth * 2 * c.emb_dim / self._rate,
+        program_cost=cost,
+        ready=[(r, length, room) for r, length, room in ready if room],
+      )
+      return [(batch.texts, batch.shape) for batch in filled]
+    order = np.argsort(-lengths, kind='stable')
+    bounds = buckets.boundaries(self.max_length, steps=4)
+    needed = buckets.round_up(lengths, bounds)
+    weights = {int(r): token * int(np.sum(needed == r)) for r in set(needed)}
+    known = {length for _, length, _ in ready}
+    chosen = buckets.choose_boundaries(weights, cost, known)
+    length_of = buckets.round_up(lengths, chosen)[order]
+    batches: list[tuple[np.ndarray, tuple[int, int, int | None]]] = []
+    start = 0
+    while start < len(order):
+      length = int(length_of[start])
+      rows = self._batch_rows(length, len(order) - start)
+      # Shorter sequences fill a batch that would not be full.
+      batches.append((order[start : start + rows], (rows, length, None)))
+      start += rows
+    return batches
 
-  def _batch_rows(self, length: int, members: int) -> int:
+  @property
+  def _ragged(self) -> bool:
+    """Whether the network can leave padding out."""
+    return getattr(self._config, 'network', None) is bert.Encoder
+
+  def _batch_rows(self, length: int, left: int) -> int:
     rows = max(1, self._batch_tokens // length)
-    if members <= buckets.SMALL_ROWS < rows:
+    if left <= buckets.SMALL_ROWS < rows:
       rows = buckets.SMALL_ROWS
-    copies = self._devices.copies
-    return -(-rows // copies) * copies
+    return self._devices.batch_rows(rows)
 
-  def _compile(self, key: tuple[str, int, int]) -> Callable[..., jax.Array]:
-    kind, rows, length = key
+  def _compile(self, key: _Key) -> Callable[..., jax.Array]:
+    kind, rows, length, room = key
     ids = self._devices.ids(rows, length)
-    return self._devices.compile_in(
-      self.dtype,
-      functools.partial(self._apply, kind),
-      *(self._params, ids, ids),
-      out=self._devices.rows_on(self._row_axis(kind)),
-    )
+    with ragged.room(room):
+      return self._devices.compile(
+        functools.partial(self._apply, kind),
+        *(self._params, ids, ids),
+        out=self._devices.rows_on(self._row_axis(kind)),
+      )
 
 
 class RowEncoder(TextEncoder):
-  """As ``TextEncoder``, where a subclass makes one small array of a row."""
+  """A `TextEncoder` whose subclasses compute one small array per row."""
 
   def _row_axis(self, kind: str) -> int:
     return 0
+
+  # Subclasses whose results are as long as their batch override it.
+  def _fit(self, part: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
+    return part
 
   def rows(
     self,
@@ -301,46 +320,46 @@ class RowEncoder(TextEncoder):
     shape: tuple[int, ...] = (),
     done: Callable[[float], None] | None = None,
   ) -> np.ndarray:
-    """What becomes of N sequences, float32 [N, *shape], in their order.
+    """Computes the result of N sequences, float32 [N, *shape], in order.
 
     Args:
-      ids: as for ``run``.
-      types: likewise.
-      kind: likewise.
-      shape: that of one row's result.
-      done: told what share of its rows this process has done.
+      ids: See `run`.
+      types: See `run`.
+      kind: See `run`.
+      shape: The shape of one row's result.
+      done: Called with the share of its rows that this process has done.
 
     Raises:
-      placement.ScoringError: a number is not finite.
-      processes.ProcessError: the processes have different texts.
+      placement.ScoringError: A number is not finite.
+      processes.ProcessError: The processes have different texts.
     """
     owner = self.share(np.array([len(row) for row in ids]), ids)
     own = self.own(owner)
-    found = np.zeros((len(ids), *shape), np.float32)
+    values = np.zeros((len(ids), *shape), np.float32)
     own_types = None if types is None else [types[i] for i in own]
     count = 0
-    for chosen, values in self.run([ids[i] for i in own], own_types, kind):
-      found[own[chosen]] = values
+    for chosen, part in self.run([ids[i] for i in own], own_types, kind):
+      values[own[chosen]] = self._fit(part, shape)
       count += len(chosen)
       if done:
         done(count / len(own))
-    return self.exchange(found, owner)
+    return self.exchange(values, owner)
 
 
 def within(
   progress: Progress | None, start: int, count: int, total: int
 ) -> Callable[[float], None] | None:
-  """Tells of a share of ``count`` items, after ``start``, of ``total``."""
+  """Reports shares of the `count` items after `start`, of `total`."""
   if progress is None:
     return None
   return lambda share: progress(start + round(share * count), total)
 
 
 def resolve_layers(layers: Sequence[int], depth: int) -> tuple[int, ...]:
-  """Layers as ascending numbers from 0 to ``depth``.
+  """Returns layers as ascending numbers from 0 to `depth`.
 
   Raises:
-    ValueError: a layer that the encoder does not have.
+    OptionError: The encoder has no such layer.
   """
   for layer in layers:
     if not -depth - 1 <= layer <= depth:

@@ -1,14 +1,13 @@
-"""Texts that a model writes for texts, fast and in order.
+"""Generates texts from texts, fast and in order.
 
-For pseudo-references, back-translations, and to see what a model has learned.
+For pseudo-references, back-translations, and to inspect what a model learned.
 Each distinct input is computed once; batches have few shapes, which compile in
-threads beside the computation. How tokens are chosen is
-``inference/search.py``; scores of given texts are ``inference/scoring.py``.
+threads beside the computation. Tokens are chosen in `inference/search.py`;
+given texts are scored in `inference/scoring.py`.
 """
 
 from __future__ import annotations
 
-import collections
 import dataclasses
 import functools
 import hashlib
@@ -26,26 +25,26 @@ from t5score_jax.inference import balance, buckets, placement, search
 from t5score_jax.inference.placement import Placed, Progress, Text
 from t5score_jax.inference.programs import Programs
 from t5score_jax.inference.search import Method
-from t5score_jax.models import t5score
+from t5score_jax.models import likelihood
 from t5score_jax.runtime import processes
 
 # Results that may wait on the device while the next batches are prepared.
 _IN_FLIGHT = 2
 
-# Decoding goes token by token, and has short rows: it takes more of them than
-# scoring to fill a device with as many tokens.
+# Decoding proceeds token by token with short rows: it needs more of them than
+# scoring to fill a device.
 _SHORTEST = 32
 
 
 @dataclasses.dataclass(frozen=True)
 class Output:
-  """What was written for an input.
+  """A text generated for an input.
 
   Attributes:
-    text: without ``</s>``.
+    text: The text, without `</s>`.
     log_prob: log p(text | input) under the model, the sum over its tokens.
-    tokens: how many, ``</s>`` included where it was reached.
-    finished: whether ``</s>`` was reached; otherwise the text is cut.
+    tokens: Number of tokens, `</s>` included where it was reached.
+    finished: Whether `</s>` was reached; otherwise the text is cut.
   """
 
   text: str
@@ -55,18 +54,19 @@ class Output:
 
   @property
   def score(self) -> float:
-    """Mean log-probability a token: the text's T5Score given the input."""
+    """Mean log-probability per token: the text's T5Score given the input."""
     return self.log_prob / self.tokens
 
 
 @dataclasses.dataclass(frozen=True)
 class Outputs:
-  """What was written for N inputs.
+  """The texts generated for N inputs.
 
   Attributes:
-    outputs: for each input, in order, its outputs: those of beam search from
-      the best on.
-    truncated: how many distinct inputs were longer than max_length, and cut.
+    outputs: The outputs of each input, in order; those of beam search from the
+      best down.
+    truncated: Number of distinct inputs longer than max_length, which were
+      cut.
   """
 
   outputs: list[list[Output]]
@@ -74,76 +74,50 @@ class Outputs:
 
 
 class Generator:
-  """A model on all local devices, ready to write.
+  """A model on all local devices, ready to generate.
 
-  May be used from several threads. Outputs don't depend on batch size, order,
+  May be used from several threads. Outputs do not depend on batch size, order,
   other inputs or the number of devices, except where two tokens are equally
   probable to within rounding.
 
   Args:
-    bundle: network, weights and vocabulary.
-    method: how tokens are chosen; greedy by default.
-    max_length: tokens an input, ``</s>`` included; the rest is cut. Default:
-      the bundle's setting, else 1024.
-    batch_tokens: tokens a batch on one copy of the model, padding and outputs
-      included. Bounds memory. Default: 1024 a core on a CPU (at most 16384),
-      else 32768.
-    dtype: of the computation, 'float32' or 'bfloat16'.
-    devices: default all local devices.
-    num_partitions: devices over which one copy of the weights is divided.
-    spread: whether all processes call ``generate`` with the same texts; each
-      does its share and has all outputs.
+    bundle: The network, its weights and vocabulary.
+    method: How tokens are chosen; greedy by default.
+    **options: `max_length` and `batch_tokens` (outputs included) as in
+      `placement.Placed`, the others as in `placement.Devices`.
 
   Raises:
-    ValueError: an argument is out of range.
+    OptionError: A value is out of range.
   """
 
   def __init__(
-    self,
-    bundle: Bundle,
-    method: Method | None = None,
-    *,
-    max_length: int | None = None,
-    batch_tokens: int | None = None,
-    dtype: str = 'float32',
-    devices: Sequence[jax.Device] | None = None,
-    num_partitions: int = 1,
-    spread: bool = False,
+    self, bundle: Bundle, method: Method | None = None, **options: Any
   ):
     self.method = method or Method()
-    self._placed = Placed(
-      bundle,
-      max_length=max_length,
-      batch_tokens=batch_tokens,
-      dtype=dtype,
-      devices=devices,
-      num_partitions=num_partitions,
-    )
-    self._processes = processes.count() if spread else 1
-    self._process = processes.index() if spread else 0
+    self._placed = Placed(bundle, **options)
     self.programs: Programs[tuple[int, int]] = Programs()
     self._lock = threading.Lock()
 
   @property
   def max_length(self) -> int:
-    """Tokens an input, ``</s>`` included."""
+    """Tokens per input, `</s>` included."""
     return self._placed.max_length
 
   def generate(
     self, texts: Sequence[Text], progress: Progress | None = None
   ) -> Outputs:
-    """Writes outputs for each text.
+    """Generates outputs for each text.
 
     Args:
-      texts: N inputs; the same text twice costs nothing, and has the same
-        outputs, samples too.
-      progress: told how many distinct inputs are done.
+      texts: N inputs; a repeated text costs nothing and has the same outputs,
+        samples included.
+      progress: Called with the number of distinct inputs done.
 
     Returns:
       The outputs in the order of the inputs.
 
     Raises:
-      ScoringError: a probability is not finite: the weights are unusable.
+      ScoringError: A probability is not finite: the weights are unusable.
     """
     with self._lock:
       return self._generate(texts, progress)
@@ -154,63 +128,70 @@ class Generator:
     places: dict[Text, int] = {}
     inverse = [places.setdefault(text, len(places)) for text in texts]
     inputs, cut = self._placed.encode(list(places))
-    owner = balance.owners([len(ids) for ids in inputs], self._processes)
-    if self._processes > 1:
+    several = self._placed.processes > 1
+    owner = balance.owners([len(ids) for ids in inputs], self._placed.processes)
+    if several:
       balance.agree(places, 'the inputs')
-    own = np.flatnonzero(owner == self._process)
+    own = np.flatnonzero(owner == self._placed.process)
     written: list[list[Output]] = [[]] * len(inputs)
     done = 0
-    for chosen, found in self._run([inputs[i] for i in own]):
-      for row, place in enumerate(own[chosen]):
-        written[place] = self._outputs(
-          np.asarray(found.tokens[row]), np.asarray(found.log_probs[row])
+    for chosen, (tokens, log_probs) in self.sequences([inputs[i] for i in own]):
+      for row, index in enumerate(own[chosen]):
+        written[index] = self._outputs(
+          np.asarray(tokens[row]), np.asarray(log_probs[row])
         )
       done += len(chosen)
       if progress:
         progress(done, len(own))
-    if self._processes > 1:
+    if several:
       _exchange(written, owner)
-    if not np.isfinite([o.log_prob for some in written for o in some]).all():
-      raise placement.ScoringError(placement.not_finite(self._placed.dtype))
+    self._placed.check_finite([o.log_prob for some in written for o in some])
     return Outputs([written[i] for i in inverse], int(cut.sum()))
 
   def _outputs(self, tokens: np.ndarray, log_probs: np.ndarray) -> list[Output]:
     made = []
     for ids, log_prob in zip(tokens, log_probs, strict=True):
-      ends = np.flatnonzero(ids == t5score.EOS_ID)
+      ends = np.flatnonzero(ids == likelihood.EOS_ID)
       length = int(ends[0]) + 1 if len(ends) else len(ids)
       text = self._placed.vocabulary.decode(ids[:length])
       made.append(Output(text, float(log_prob), length, bool(len(ends))))
     return made
 
+  def sequences(
+    self, inputs: Sequence[np.ndarray]
+  ) -> Iterator[tuple[np.ndarray, search.Sequences]]:
+    """Generates for encoded inputs, in this process.
+
+    Args:
+      inputs: N sequences of ids, `</s>` last.
+
+    Yields:
+      Indices of inputs [n], and their sequences as NumPy arrays, the longest
+      inputs first.
+    """
+    return placement.fetched(self._run(inputs), _IN_FLIGHT)
+
   def _run(
     self, inputs: Sequence[np.ndarray]
-  ) -> Iterator[tuple[np.ndarray, search.Found]]:
-    """Yields places of inputs and what was found for them, in any order."""
+  ) -> Iterator[tuple[np.ndarray, search.Sequences]]:
     batches = list(self._plan(np.asarray([len(ids) for ids in inputs], int)))
-    waiting: collections.deque[Any] = collections.deque()
     shapes = [shape for _, shape in batches]
     with self.programs.compiling(self._compile, shapes) as programs:
       for chosen, shape in batches:
-        results = self._start(programs[shape], inputs, chosen, shape)
-        waiting.append((chosen, results))
-        if len(waiting) > _IN_FLIGHT:
-          yield _fetched(*waiting.popleft())
-    while waiting:
-      yield _fetched(*waiting.popleft())
+        yield chosen, self._start(programs[shape], inputs, chosen, shape)
 
   def _plan(
     self, lengths: np.ndarray
   ) -> Iterator[tuple[np.ndarray, tuple[int, int]]]:
-    """Yields places of inputs and the shape of their batch, longest first."""
-    rungs = np.asarray(buckets.ladder(self._placed.max_length))
-    needed = rungs[np.searchsorted(rungs, lengths)]
+    """Yields indices of inputs and the shape of their batch, longest first."""
+    bounds = buckets.boundaries(self._placed.max_length)
+    needed = buckets.round_up(lengths, bounds)
     order = np.argsort(-lengths, kind='stable')
     start = 0
     while start < len(order):
       length = int(needed[order[start]])
       rows = self._rows(length, len(order))
-      # A batch is not filled up with inputs of less than half its length.
+      # A batch is not filled with inputs of less than half its length.
       fits = needed[order[start : start + rows]] * 2 > length
       stop = start + (rows if fits.all() else int(np.argmin(fits)))
       yield order[start:stop], (rows, length)
@@ -219,10 +200,10 @@ class Generator:
   def _rows(self, length: int, inputs: int) -> int:
     width = self.method.width
     tokens = max(_SHORTEST, length + width * self.method.max_tokens)
-    rows = max(1, self._placed.batch_tokens * self._placed.copies // tokens)
+    rows = self._placed.tokens // tokens
     if inputs <= buckets.SMALL_ROWS:
       rows = min(rows, buckets.SMALL_ROWS)
-    return -(-rows // self._placed.copies) * self._placed.copies
+    return self._placed.batch_rows(rows)
 
   def _start(
     self,
@@ -230,7 +211,7 @@ class Generator:
     inputs: Sequence[np.ndarray],
     chosen: np.ndarray,
     shape: tuple[int, int],
-  ) -> search.Found:
+  ) -> search.Sequences:
     tokens = placement.padded([inputs[i] for i in chosen], *shape)
     keys = np.zeros((shape[0], 2), np.uint32)
     for row, place in enumerate(chosen):
@@ -247,7 +228,9 @@ class Generator:
       _search, placed.config, self.method.program, placed.vocabulary.vocab_size
     )
     keys = jax.ShapeDtypeStruct((shape[0], 2), jnp.uint32, sharding=placed.rows)
-    return placed.compile(function, placed.ids(*shape), keys, out=placed.rows)
+    return placed.compile(
+      function, placed.params, placed.ids(*shape), keys, out=placed.rows
+    )
 
 
 def _search(
@@ -257,18 +240,11 @@ def _search(
 
 
 def _exchange(written: list[list[Output]], owner: np.ndarray) -> None:
-  """Fills in what the other processes have written."""
+  """Adds the outputs of the other processes."""
   own = np.flatnonzero(owner == processes.index())
-  told = [[dataclasses.astuple(o) for o in written[i]] for i in own]
-  for process, data in enumerate(balance.gather(json.dumps(told).encode())):
+  rows = [[dataclasses.astuple(o) for o in written[i]] for i in own]
+  for process, data in enumerate(balance.gather(json.dumps(rows).encode())):
     for place, some in zip(
       np.flatnonzero(owner == process), json.loads(data), strict=True
     ):
       written[place] = [Output(*values) for values in some]
-
-
-def _fetched(
-  chosen: np.ndarray, found: search.Found
-) -> tuple[np.ndarray, search.Found]:
-  host: Any = [np.asarray(x)[: len(chosen)] for x in found]
-  return chosen, search.Found(*host)

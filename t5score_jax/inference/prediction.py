@@ -64,6 +64,143 @@ def _predict(
     return heads.predict(params, config, hypothesis, source, reference)
 
 
+class PairedOutputs:
+  """Outputs of a regressor for many pairs of a few hypotheses and references.
+
+  What the first layer computes of one text is computed once; what it computes
+  of a pair, once for both directions (`heads.pair_terms`).
+
+  Args:
+    model: The regressor; it reads references.
+    hypotheses: Vectors, [S, emb_dim].
+    sources: Those of the hypotheses' sources, [S, emb_dim].
+    references: Vectors, [R, emb_dim].
+  """
+
+  def __init__(
+    self,
+    model: regressors.Regressor,
+    hypotheses: np.ndarray,
+    sources: np.ndarray,
+    references: np.ndarray,
+  ):
+    self._config = model.config
+    self._params = jax.tree.map(jnp.asarray, model.params['estimator'])
+    self._hypotheses = jnp.asarray(_padded(hypotheses))
+    self._references = jnp.asarray(_padded(references))
+    self._terms = _texts(
+      self._params, self._hypotheses, _padded(sources), self._references
+    )
+
+  def outputs(
+    self, hypothesis: np.ndarray, reference: np.ndarray
+  ) -> np.ndarray:
+    """The outputs of pairs: indices int [P] each -> float32 [P, outputs]."""
+    (values,) = self._run(_one_way, hypothesis, reference)
+    return values
+
+  def both(
+    self,
+    first: np.ndarray,
+    second: np.ndarray,
+    first_reference: np.ndarray,
+    second_reference: np.ndarray,
+  ) -> tuple[np.ndarray, np.ndarray]:
+    """The outputs of pairs of texts that are hypotheses and references.
+
+    Args:
+      first: The one text as a hypothesis, int [P].
+      second: The other one.
+      first_reference: The one text as a reference, int [P].
+      second_reference: The other one.
+
+    Returns:
+      Of (first, second) and of (second, first), float32 [P, outputs].
+    """
+    one, other = self._run(
+      _both_ways, first, second, first_reference, second_reference
+    )
+    return one, other
+
+  def _run(self, function: Any, *columns: np.ndarray) -> list[np.ndarray]:
+    count = len(columns[0])
+    size = _ROWS if count > _ROWS else 1 << max(0, count - 1).bit_length()
+    parts = []
+    for start in range(0, max(count, 1), _ROWS):
+      rows = [column[start : start + _ROWS] for column in columns]
+      padding = 0, size - len(rows[0])
+      values = function(
+        self._config,
+        self._params,
+        self._hypotheses,
+        self._references,
+        self._terms,
+        *(np.pad(row, padding).astype(np.int32) for row in rows),
+      )
+      parts.append([np.asarray(value)[: len(rows[0])] for value in values])
+    return [np.concatenate(part) for part in zip(*parts, strict=True)]
+
+
+def _padded(vectors: np.ndarray) -> np.ndarray:
+  """Vectors with a power of two of rows, for few shapes."""
+  rows = 1 << max(0, len(vectors) - 1).bit_length()
+  return np.pad(vectors, ((0, rows - len(vectors)), (0, 0)))
+
+
+@jax.jit
+def _texts(
+  params: Any, hypotheses: Any, sources: Any, references: Any
+) -> tuple[Any, Any]:
+  with jax.default_matmul_precision('float32'):
+    return (
+      heads.hypothesis_terms(params, hypotheses, sources),
+      heads.reference_terms(params, references),
+    )
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def _one_way(
+  config: Any,
+  params: Any,
+  hypotheses: Any,
+  references: Any,
+  terms: Any,
+  hypothesis: Any,
+  reference: Any,
+) -> tuple[Any]:
+  with jax.default_matmul_precision('float32'):
+    pairs = heads.pair_terms(
+      params, hypotheses[hypothesis], references[reference]
+    )
+    sums = terms[0][hypothesis] + terms[1][reference] + pairs
+    return (heads.after_first_layer(params, config, sums),)
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def _both_ways(
+  config: Any,
+  params: Any,
+  hypotheses: Any,
+  references: Any,
+  terms: Any,
+  first: Any,
+  second: Any,
+  first_reference: Any,
+  second_reference: Any,
+) -> tuple[Any, Any]:
+  del references  # The same texts as the hypotheses.
+  with jax.default_matmul_precision('float32'):
+    pairs = heads.pair_terms(params, hypotheses[first], hypotheses[second])
+    sums = (
+      terms[0][first] + terms[1][second_reference] + pairs,
+      terms[0][second] + terms[1][first_reference] + pairs,
+    )
+    one, other = (
+      heads.after_first_layer(params, config, each) for each in sums
+    )
+    return one, other
+
+
 def over_references(
   values: np.ndarray, record: np.ndarray, rule: str = 'max'
 ) -> np.ndarray:

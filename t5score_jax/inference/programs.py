@@ -35,7 +35,7 @@ class Programs(Generic[Key]):
   def compiling(
     self, compile_for: Callable[[Key], Program], keys: Iterable[Key]
   ) -> Iterator[Compiling[Key]]:
-    """Compiles in threads what is missing, in the order of the keys.
+    """Compiles missing programs in threads, in the order of the keys.
 
     Args:
       compile_for: Compiles the program of a key.

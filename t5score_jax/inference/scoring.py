@@ -1,13 +1,12 @@
 """Scores of many (input, target) pairs under one model, fast and in order.
 
 The score of a pair is equation 1 of T5Score (Qin et al. 2022): the mean
-log-probability of the target's tokens, ``</s>`` included, given the input. Each
+log-probability of the target's tokens, `</s>` included, given the input. Each
 distinct input is encoded once, each distinct pair decoded once; batches have
-few shapes (``inference/buckets.py``), which compile in threads beside the
-computation.
+few shapes (`inference/buckets.py`), compiled in threads beside the computation.
 
-Not here: which texts are paired, and what the numbers are called
-(``metrics/t5score.py``).
+Not here: which texts are paired, and the names of scores
+(`metrics/t5score.py`).
 """
 
 from __future__ import annotations
@@ -17,41 +16,20 @@ import dataclasses
 import functools
 import threading
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import jax
 import numpy as np
 
 from t5score_jax.checkpoints.bundle import Bundle
-from t5score_jax.inference import balance, buckets, placement
-from t5score_jax.inference.placement import (
-  DEFAULT_MAX_LENGTH,
-  DTYPES,
-  Placed,
-  Progress,
-  ScoringError,
-  Text,
-  padded,
-)
+from t5score_jax.inference import apart, balance, buckets, packing, placement
+from t5score_jax.inference.placement import Placed, Progress, Text, padded
 from t5score_jax.inference.programs import Compiling, Programs
-from t5score_jax.models import losses, t5score
+from t5score_jax.models import likelihood
 from t5score_jax.nn.t5 import T5Config
 from t5score_jax.runtime import processes
 
-__all__ = [
-  'DEFAULT_MAX_LENGTH',
-  'DTYPES',
-  'Pair',
-  'PairScores',
-  'Progress',
-  'Scorer',
-  'ScoringError',
-]
-
 Pair = tuple[Text, Text]
-
-# Logits held at a time. Those of a CPU should stay in its cache.
-_BLOCK_ELEMENTS = {'cpu': 2**20}
 
 # Distinct pairs whose tokens are in memory at one time.
 _WINDOW = 32768
@@ -62,15 +40,15 @@ _IN_FLIGHT = 4
 
 @dataclasses.dataclass(frozen=True)
 class PairScores:
-  """What is known of N pairs, in their order.
+  """The scores of N pairs, in their order.
 
   Attributes:
-    values: float32 [N], mean log-probability a target token; at most 0.
-    truncated: how many distinct texts were longer than max_length, and cut.
-    texts: how many distinct texts there are.
-    lengths: int64 [N], tokens of each target.
-    token_log_probs: for each pair float32 [target tokens], in the target's
-      order with ``</s>`` last; None unless asked for.
+    values: Mean log-probability per target token, float32 [N]; at most 0.
+    truncated: Number of distinct texts longer than max_length, which were cut.
+    texts: Number of distinct texts.
+    lengths: Tokens of each target, int64 [N].
+    token_log_probs: For each pair, float32 [target tokens], `</s>` last; None
+      unless requested.
   """
 
   values: np.ndarray
@@ -83,96 +61,73 @@ class PairScores:
 class Scorer:
   """A model on all local devices, ready to score pairs of texts.
 
-  May be used from several threads. Scores don't depend on batch size, order,
+  May be used from several threads. Scores do not depend on batch size, order,
   other pairs or the number of devices (float32: within 1e-5).
 
+  Attributes:
+    packs: Whether the product with the vocabulary is a program of its own
+      (`inference/packing.py`), as on one CPU.
+
   Args:
-    bundle: network, weights and vocabulary.
-    max_length: tokens a text, ``</s>`` included; the rest is cut. Default: the
-      bundle's setting, else 1024.
-    batch_tokens: tokens a batch on one copy of the model, padding included.
-      Bounds memory, does not change scores. Default: 1024 a core on a CPU (at
-      most 16384), else 32768.
-    dtype: of the computation, 'float32' (full precision also where the
-      hardware would round products) or 'bfloat16'.
-    devices: default all local devices.
-    num_partitions: devices over which one copy of the weights is divided, for
-      models that don't fit one; the other devices hold copies.
-    spread: whether all processes call for the scores of the same pairs; each
-      does its share and has all scores.
+    bundle: The network, its weights and vocabulary.
+    **options: `max_length` and `batch_tokens` as in `placement.Placed`, the
+      others as in `placement.Devices`.
 
   Raises:
-    ValueError: an argument is out of range.
+    OptionError: A value is out of range.
   """
 
-  def __init__(
-    self,
-    bundle: Bundle,
-    *,
-    max_length: int | None = None,
-    batch_tokens: int | None = None,
-    dtype: str = 'float32',
-    devices: Sequence[jax.Device] | None = None,
-    num_partitions: int = 1,
-    spread: bool = False,
-  ):
-    self._placed = Placed(
-      bundle,
-      max_length=max_length,
-      batch_tokens=batch_tokens,
-      dtype=dtype,
-      devices=devices,
-      num_partitions=num_partitions,
-    )
-    platform = self._placed.platform
-    self._block_elements = self._placed.copies * _BLOCK_ELEMENTS.get(
-      platform, losses.DEFAULT_BLOCK_ELEMENTS
-    )
-    self._costs = _costs(bundle.config, platform)
+  #: What is computed, and the axes of weights; subclasses have other networks.
+  NETWORK: ClassVar[Any] = likelihood
+
+  def __init__(self, bundle: Bundle, **options: Any):
+    axes = self.NETWORK.logical_axes
+    self._placed = Placed(bundle, logical_axes=axes, **options)
+    self._costs = _costs(bundle.config, self._placed.platform)
+    # On one CPU the product with the vocabulary is a program of its own.
+    self.packs = self._placed.on_one_cpu
     self._programs: Programs[tuple[int, ...]] = Programs()
-    self._processes = processes.count() if spread else 1
-    self._process = processes.index() if spread else 0
     self._shapes: set[tuple[int, ...]] = set()
     self._lock = threading.Lock()
 
   @property
   def params(self) -> Any:
-    """The weights as they lie on the devices."""
+    """The weights on the devices."""
     return self._placed.params
 
   @property
   def max_length(self) -> int:
-    """Tokens a text, ``</s>`` included."""
+    """Tokens per text, `</s>` included."""
     return self._placed.max_length
 
   @property
   def dtype(self) -> str:
-    """Of the computation."""
+    """The data type of the computation."""
     return self._placed.dtype
 
   @property
   def shapes(self) -> list[tuple[int, ...]]:
-    """Those of the batches so far, which later ones take where they fit."""
+    """Shapes of the batches so far, which later ones reuse where they fit."""
     return sorted(self._shapes)
 
   def expect(self, shapes: Collection[Sequence[int]]) -> None:
-    """Goes on as after calls that ended with these ``shapes``.
+    """Adds the shapes of an earlier run.
 
-    Shapes of batches, and with them the last digits of scores, depend on those
-    that there were before. With this a run that was broken off continues with
-    the very digits.
+    Shapes of batches, and with them the last digits of scores, depend on
+    earlier shapes. This makes a resumed run bit-identical to an uninterrupted
+    one.
     """
     self._shapes.update(tuple(shape) for shape in shapes)
 
   def use_params(self, params: Mapping[str, Any]) -> None:
-    """Scores with other weights of the same shapes; programs are kept."""
+    """Replaces the weights by others of the same shapes; keeps programs."""
     with self._lock:
       self._placed.use_params(params)
 
   def scores(
     self, pairs: Sequence[Pair], progress: Progress | None = None
   ) -> np.ndarray:
-    """Float32 [N]: the mean log-probability a target token of each pair."""
+    """Mean log-probability per target token of each pair, float32 [N]."""
     return self.score_pairs(pairs, progress=progress).values
 
   def token_log_probs(
@@ -192,19 +147,19 @@ class Scorer:
   ) -> PairScores:
     """Scores pairs of (input, target).
 
-    A text without any token is the sequence ``</s>`` alone, as an input and
-    as a target, so every pair has a finite score.
+    A text without tokens is the sequence `</s>` alone, as an input and as a
+    target, so that every pair has a finite score.
 
     Args:
-      pairs: N pairs of texts; the same pair twice costs nothing.
-      token_log_probs: whether to keep the scores of single tokens.
-      progress: told how many pairs are done.
+      pairs: N pairs of texts; a repeated pair costs nothing.
+      token_log_probs: Whether to return the scores of single tokens.
+      progress: Called with the number of pairs done.
 
     Returns:
       The scores in the order of the pairs.
 
     Raises:
-      ScoringError: a score is not finite: the weights are unusable.
+      ScoringError: A score is not finite: the weights are unusable.
     """
     with self._lock:
       return self._score_pairs(pairs, token_log_probs, progress)
@@ -219,14 +174,15 @@ class Scorer:
     ids = np.empty((len(pairs), 2), np.int64)
     for row, pair in enumerate(pairs):
       ids[row] = [texts.setdefault(text, len(texts)) for text in pair]
-    # Distinct pairs, grouped by input: one number a pair is cheap to sort.
+    # Distinct pairs, grouped by input: one number per pair is cheap to sort.
     keys, inverse, counts = np.unique(
       ids[:, 0] * max(1, len(texts)) + ids[:, 1],
       return_inverse=True,
       return_counts=True,
     )
     distinct = np.stack(np.divmod(keys, max(1, len(texts))), axis=1)
-    if self._processes > 1:
+    several = self._placed.processes > 1
+    if several:
       balance.agree(texts, 'the texts')
       processes.agree(repr(keys.tolist()), 'the pairs')
     known = _Known(len(keys), token_log_probs)
@@ -236,22 +192,21 @@ class Scorer:
     for start in range(0, len(keys), _WINDOW):
       chosen_keys = slice(start, start + _WINDOW)
       window = _window(distinct[chosen_keys], all_texts, self._placed, cut)
-      owner = balance.owners(window.costs(), self._processes)
+      owner = balance.owners(window.costs(), self._placed.processes)
       owner = owner[window.input_of_pair]
       known.owner[chosen_keys] = owner
       known.lengths[chosen_keys] = window.target_lengths
-      own = np.flatnonzero(owner == self._process)
-      if self._processes > 1:
+      own = np.flatnonzero(owner == self._placed.process)
+      if several:
         window = window.part(own)
       for chosen, log_probs in self._run(window):
         known.add(start + own[chosen], log_probs)
         done += int(counts[start + own[chosen]].sum())
         if progress:
           progress(done, len(pairs))
-    if self._processes > 1:
+    if several:
       known.exchange()
-    if not np.isfinite(known.values).all():
-      raise ScoringError(placement.not_finite(self.dtype))
+    self._placed.check_finite(known.values)
     return PairScores(
       known.values[inverse],
       int(cut.sum()),
@@ -261,20 +216,74 @@ class Scorer:
     )
 
   def _run(self, window: _Window) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """Yields indices of pairs and their log-probs [n, length], any order."""
+    """Yields indices of pairs and log-probs, float32 [pairs, length]."""
+    if self.packs:
+      return self._packed(window)
     placed = self._placed
     pools = buckets.plan(
       window.input_of_pair,
       window.input_lengths,
       window.target_lengths,
       max_length=self.max_length,
-      batch_tokens=placed.batch_tokens * placed.copies,
+      batch_tokens=placed.tokens,
       costs=self._costs,
-      row_multiple=placed.copies,
+      row_multiple=placed.replicas,
       ready=self._shapes,
     )
     self._shapes.update(shape for pool in pools for shape in pool.shapes)
-    in_flight: collections.deque[Any] = collections.deque()
+    return placement.fetched(self._decoded(window, pools), _IN_FLIGHT)
+
+  def _packed(self, window: _Window) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    """`_run` on one CPU, in programs for inputs, targets and target tokens."""
+    placed = self._placed
+    parts = apart.plan(
+      window.input_of_pair,
+      window.input_lengths,
+      window.target_lengths,
+      max_length=self.max_length,
+      batch_tokens=placed.tokens,
+      costs=self._costs,
+      ready=self._shapes,
+    )
+    order = [b.pairs for part in parts for b in part.decodes]
+    chunks = packing.plan(
+      np.concatenate([np.zeros(0, np.int64), *order]),
+      window.target_lengths,
+      most=placed.tokens,
+      token_cost=self._costs.vocabulary_token,
+      program_cost=self._costs.vocabulary,
+      ready=[shape[0] for shape in self._shapes if len(shape) == 1],
+    )
+    shapes = [shape for part in parts for shape in part.shapes]
+    shapes += [(chunk.size,) for chunk in chunks]
+    self._shapes.update(shapes)
+    with self._programs.compiling(self.compile_for, shapes) as programs:
+
+      def run(shape: tuple[int, ...], *arrays: np.ndarray) -> jax.Array:
+        given = jax.device_put(arrays, placed.everywhere)
+        return programs[shape](placed.params, *given)
+
+      hidden = apart.states(
+        parts,
+        window.inputs,
+        window.targets,
+        window.input_of_pair,
+        lambda ids: run(ids.shape, ids),
+        lambda encoded, ids, rows, targets: run(
+          (*ids.shape, *targets.shape), encoded, ids, rows, targets
+        ),
+      )
+      log_probs = packing.packed(
+        hidden, chunks, window.targets, lambda h, ids: run(ids.shape, h, ids)
+      )
+      for of_token, values in placement.fetched(log_probs, 1):
+        yield packing.by_pair(of_token, values)
+
+  def _decoded(
+    self, window: _Window, pools: Sequence[buckets.Pool]
+  ) -> Iterator[tuple[np.ndarray, jax.Array]]:
+    """Yields indices of pairs and log-probs [rows, length] on the devices."""
+    placed = self._placed
     for pool, programs in self._as_compiled(pools):
       tokens = padded(
         [window.inputs[i] for i in pool.inputs], pool.rows, pool.length
@@ -294,17 +303,12 @@ class Scorer:
           encoder_tokens,
           *jax.device_put((rows, targets), placed.rows),
         )
-        in_flight.append((batch.pairs, log_probs))
-        if len(in_flight) > _IN_FLIGHT:
-          chosen, log_probs = in_flight.popleft()
-          yield chosen, np.asarray(log_probs)[: len(chosen)]
-    for chosen, log_probs in in_flight:
-      yield chosen, np.asarray(log_probs)[: len(chosen)]
+        yield batch.pairs, log_probs
 
   def _as_compiled(
     self, pools: Sequence[buckets.Pool]
   ) -> Iterator[tuple[buckets.Pool, Compiling[Any]]]:
-    """Yields pools with their programs, first those that are compiled."""
+    """Yields pools with their programs, compiled ones first."""
     by_shapes: dict[tuple[Any, ...], list[buckets.Pool]] = (
       collections.defaultdict(list)
     )
@@ -323,26 +327,43 @@ class Scorer:
           yield pool, programs
 
   def compile_for(self, shape: tuple[int, ...]) -> Callable[..., jax.Array]:
-    """Compiles the encoder or the decoder.
+    """Compiles the encoder, the decoder or the product with the vocabulary.
 
     Args:
-      shape: rows and length of inputs; and, for the decoder, of targets.
+      shape: Rows and length of inputs; for the decoder, also of targets. The
+        product has a number of tokens alone.
 
     Returns:
-      The compiled program of the weights and arrays of these shapes.
+      The compiled function of the weights and of arrays of these shapes.
     """
     placed = self._placed
+    if len(shape) == 1:
+      hidden = jax.ShapeDtypeStruct(
+        (*shape, placed.config.emb_dim),
+        placed.config.array_dtype,
+        sharding=placed.rows,
+      )
+      function = functools.partial(_call, self.NETWORK.log_probs, placed.config)
+      ids = placed.ids(*shape)
+      return placed.compile(
+        function, placed.params, hidden, ids, out=placed.rows
+      )
     if len(shape) == 2:
-      function = functools.partial(_encode, placed.config)
-      return placed.compile(function, placed.ids(*shape), out=placed.everywhere)
+      function = functools.partial(_call, self.NETWORK.encode, placed.config)
+      ids = placed.ids(*shape)
+      return placed.compile(function, placed.params, ids, out=placed.everywhere)
     pool_rows, input_length, rows, length = shape
+    decode = self.NETWORK.target_log_probs
+    if self.packs:
+      decode = self.NETWORK.target_states
     encoded = jax.ShapeDtypeStruct(
       (pool_rows, input_length, placed.config.emb_dim),
       placed.config.array_dtype,
       sharding=placed.everywhere,
     )
     return placed.compile(
-      functools.partial(_log_probs, placed.config, self._block_elements),
+      functools.partial(_call, decode, placed.config),
+      placed.params,
       encoded,
       placed.ids(pool_rows, input_length),
       placed.ids(rows),
@@ -352,13 +373,13 @@ class Scorer:
 
 
 class _Known:
-  """What is known of the distinct pairs so far.
+  """Results for the distinct pairs so far.
 
   Attributes:
-    values: float32 [pairs], the scores.
-    lengths: int [pairs], tokens of the target.
-    owner: int [pairs], the process that computes a pair.
-    tokens: float32 [length] for each pair, or None where not wanted.
+    values: The scores, float32 [pairs].
+    lengths: Tokens of the targets, int [pairs].
+    owner: The process that computes a pair, int [pairs].
+    tokens: float32 [length] for each pair; None unless requested.
   """
 
   def __init__(self, pairs: int, tokens: bool):
@@ -370,7 +391,7 @@ class _Known:
       self.tokens = [np.empty(0, np.float32)] * pairs
 
   def add(self, pairs: np.ndarray, log_probs: np.ndarray) -> None:
-    """Takes log-probs [n, length] of some pairs, 0 on padding."""
+    """Adds log-probs [n, length] of some pairs, 0 on padding."""
     lengths = self.lengths[pairs]
     self.values[pairs] = log_probs.sum(1, dtype=np.float64) / lengths
     if self.tokens is not None:
@@ -378,13 +399,13 @@ class _Known:
         self.tokens[pair] = row[:length].copy()
 
   def exchange(self) -> None:
-    """Fills in what the other processes have computed."""
+    """Adds the results of the other processes."""
     own = np.flatnonzero(self.owner == processes.index())
-    told = [self.values[own]]
+    parts = [self.values[own]]
     if self.tokens is not None:
-      told += [self.tokens[pair] for pair in own]
+      parts += [self.tokens[pair] for pair in own]
     for process, data in enumerate(
-      balance.gather(np.concatenate(told).astype('<f4').tobytes())
+      balance.gather(np.concatenate(parts).astype('<f4').tobytes())
     ):
       pairs = np.flatnonzero(self.owner == process)
       numbers = np.frombuffer(data, '<f4')
@@ -397,7 +418,7 @@ class _Known:
 
 @dataclasses.dataclass(frozen=True)
 class _Window:
-  """The tokens of some distinct pairs, and which belongs to which."""
+  """The tokens of some distinct pairs."""
 
   inputs: list[np.ndarray]
   targets: list[np.ndarray]
@@ -412,7 +433,7 @@ class _Window:
     )
 
   def part(self, pairs: np.ndarray) -> _Window:
-    """Those pairs alone, int [n]; all pairs of an input or none."""
+    """Selects pairs, int [n]: all or none of those of an input."""
     inputs, input_of_pair = np.unique(
       self.input_of_pair[pairs], return_inverse=True
     )
@@ -428,7 +449,7 @@ class _Window:
 def _window(
   pairs: np.ndarray, texts: Sequence[Text], placed: Placed, cut: np.ndarray
 ) -> _Window:
-  """Encodes what int [n, 2] ``pairs`` name; marks ``cut`` texts, bool."""
+  """Encodes the texts of `pairs`, int [n, 2]; marks those that are `cut`."""
   used, places = np.unique(pairs, return_inverse=True)
   encoded, cut[used] = placed.encode([texts[i] for i in used])
   lengths = np.asarray([len(ids) for ids in encoded], np.int64)
@@ -443,26 +464,12 @@ def _window(
   )
 
 
-def _encode(config: Any, params: Any, tokens: Any) -> Any:
-  return t5score.encode(params, config, tokens)
-
-
-def _log_probs(
-  config: Any,
-  block: Any,
-  params: Any,
-  encoded: Any,
-  encoder_tokens: Any,
-  rows: Any,
-  targets: Any,
-) -> Any:
-  return t5score.target_log_probs(
-    params, config, encoded, encoder_tokens, rows, targets, block
-  )
+def _call(function: Any, config: Any, params: Any, *arrays: Any) -> Any:
+  return function(params, config, *arrays)
 
 
 def _costs(config: T5Config, platform: str) -> buckets.Costs:
-  """About how many seconds computing and compiling take.
+  """Estimates the seconds that computing and compiling take.
 
   A rough model is enough: it only decides between a little more padding and
   one more program. Its constants were measured on two cores of a server.
@@ -472,9 +479,12 @@ def _costs(config: T5Config, platform: str) -> buckets.Costs:
   mlp = (len(config.mlp_activations) + 1) * config.emb_dim * config.mlp_dim
   encoder = config.num_encoder_layers * (attention + mlp)
   decoder = config.num_decoder_layers * (2 * attention + mlp)
-  decoder += config.emb_dim * config.vocab_size
+  vocabulary = config.emb_dim * config.vocab_size
   on_cpu = platform == 'cpu'
-  # Multiplications and additions a second.
+  if not on_cpu:
+    # On a CPU padding is never multiplied by the vocabulary.
+    decoder += vocabulary
+  # Multiplications and additions per second.
   rate = 3e10 * min(placement.cores(), 8) if on_cpu else 1.5e13
   depths = [config.num_encoder_layers, config.num_decoder_layers]
   if config.scan_layers:
@@ -483,6 +493,8 @@ def _costs(config: T5Config, platform: str) -> buckets.Costs:
   return buckets.Costs(
     encoder_token=encoder / rate,
     decoder_token=decoder / rate,
-    encoder=slower * (0.2 + 0.1 * depths[0]),
-    decoder=slower * (0.25 + 0.2 * depths[1]),
+    encoder=slower * (0.15 + 0.09 * depths[0]),
+    decoder=slower * (0.2 + (0.12 if on_cpu else 0.2) * depths[1]),
+    vocabulary_token=vocabulary / rate,
+    vocabulary=0.5,
   )

@@ -1,8 +1,8 @@
-"""Which tokens a T5 writes for an input: greedy, sampling, beam search.
+"""Decoding methods of T5: greedy search, sampling, beam search.
 
-Pure functions of arrays, to be jitted; every row is decided by itself, so that
-batch mates and padding change nothing. Not here: text, batches, devices
-(``inference/generation.py``).
+Pure functions of arrays, to be jitted. Each row is decoded independently of
+the others and of padding. Not here: text, batches, devices
+(`inference/generation.py`).
 """
 
 from __future__ import annotations
@@ -16,12 +16,13 @@ import jax.numpy as jnp
 from jax import lax
 from jax.sharding import PartitionSpec
 
-from t5score_jax.models import t5score
+from t5score_jax.errors import OptionError
+from t5score_jax.models import likelihood
 from t5score_jax.nn import decoding, t5
 
 Array = jax.Array
 
-# A log-probability that nothing possible has.
+# Below any possible log-probability.
 _NEVER = -1.0e9
 
 
@@ -29,25 +30,24 @@ _NEVER = -1.0e9
 class Method:
   """How the next tokens are chosen.
 
-  The most probable token at every step (greedy), unless ``beams`` or
-  ``temperature`` say otherwise.
+  By default the most probable token at every step (greedy search).
 
   Attributes:
-    max_tokens: most tokens of an output, ``</s>`` included.
-    beams: width of beam search; 1 for none.
-    length_penalty: beam search ranks by log-probability / tokens ** this; 0
+    max_tokens: Maximum number of tokens of an output, `</s>` included.
+    beams: Width of beam search; 1 for none.
+    length_penalty: Beam search ranks by log-probability / tokens ** this; 0
       favours short outputs, 1 is the mean.
-    temperature: of sampling, above 0; 1 samples from the model itself, 0 does
-      not sample.
-    top_k: sampling is among so many of the most probable tokens; 0: all.
-    top_p: sampling is among the fewest tokens whose probabilities sum to at
-      least this, (0, 1].
-    seed: of sampling. A draw depends on the seed, the input and the output's
-      number, and on nothing else.
-    outputs: outputs of each input: samples, or the best of the beams.
+    temperature: Temperature of sampling; 1 samples from the model's
+      distribution, 0 does not sample.
+    top_k: Samples from this number of the most probable tokens; 0: all.
+    top_p: Samples from the fewest tokens whose probabilities sum to at least
+      this, (0, 1].
+    seed: Seed of sampling. A draw depends on the seed, the input and the
+      number of the output only.
+    outputs: Outputs per input: samples, or the best beams.
 
   Raises:
-    ValueError: values that are out of range, or don't go together.
+    OptionError: Values are out of range or contradict each other.
   """
 
   max_tokens: int = 128
@@ -62,41 +62,41 @@ class Method:
   def __post_init__(self) -> None:
     for name, least in (('max_tokens', 1), ('beams', 1), ('outputs', 1)):
       if getattr(self, name) < least:
-        raise ValueError(f'{name} {getattr(self, name)}: at least {least}')
+        raise OptionError(f'{name} {getattr(self, name)}: at least {least}')
     if self.temperature < 0 or self.top_k < 0:
-      raise ValueError('temperature and top_k must not be negative')
+      raise OptionError('temperature and top_k must not be negative')
     if not 0 < self.top_p <= 1:
-      raise ValueError(f'top_p {self.top_p}: above 0 and at most 1')
+      raise OptionError(f'top_p {self.top_p}: above 0 and at most 1')
     if self.beams > 1 and self.temperature:
-      raise ValueError(
+      raise OptionError(
         'beams and temperature: beam search or sampling, not both'
       )
     if not self.temperature and (self.top_k or self.top_p < 1):
-      raise ValueError('top_k and top_p are for sampling: give a temperature')
+      raise OptionError('top_k and top_p are for sampling: give a temperature')
     if not self.temperature and self.outputs > self.beams:
-      raise ValueError(
+      raise OptionError(
         f'outputs {self.outputs}: more than beams {self.beams}; beams or a '
         'temperature make more than one'
       )
 
   @property
   def width(self) -> int:
-    """Sequences that are decoded side by side for an input."""
+    """Number of sequences decoded in parallel for an input."""
     return self.outputs if self.temperature else self.beams
 
   @property
   def program(self) -> Method:
-    """The method as far as a compiled program depends on it."""
+    """The part of the method on which a compiled program depends."""
     return dataclasses.replace(self, seed=0)
 
 
-class Found(NamedTuple):
-  """What was written for each input.
+class Sequences(NamedTuple):
+  """The sequences generated for each input.
 
   Attributes:
-    tokens: int32 [batch, outputs, max_tokens], 0 after ``</s>``.
+    tokens: int32 [batch, outputs, max_tokens], 0 after `</s>`.
     log_probs: float32 [batch, outputs], log p(output | input): the sum over
-      its tokens, ``</s>`` included where it was reached.
+      its tokens, `</s>` included where it was reached.
   """
 
   tokens: Array
@@ -105,7 +105,7 @@ class Found(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class _Model:
-  """What gives the next token's probabilities."""
+  """A model with encoded inputs: probabilities of the next token."""
 
   params: t5.Params
   config: t5.T5Config
@@ -113,7 +113,7 @@ class _Model:
   encoder_tokens: Array
 
   def start(self, rows: int, most: int) -> decoding.KVCache:
-    encoded = t5score.encode(self.params, self.config, self.encoder_tokens)
+    encoded = likelihood.encode(self.params, self.config, self.encoder_tokens)
     return decoding.start(self.params, self.config, encoded, rows, most)
 
   def log_probs(
@@ -125,7 +125,7 @@ class _Model:
     )
     ids = jnp.arange(logits.shape[-1])
     possible = (ids > 0) & (ids < self.vocab_size)
-    # Not renormalised: they stay what the model gives to an output's tokens.
+    # Not renormalised: they remain the model's own probabilities.
     return jnp.where(possible, jax.nn.log_softmax(logits), _NEVER), cache
 
 
@@ -136,20 +136,20 @@ def search(
   vocab_size: int,
   encoder_tokens: Array,
   keys: Array,
-) -> Found:
-  """Writes outputs for a batch of inputs.
+) -> Sequences:
+  """Generates outputs for a batch of inputs.
 
   Args:
-    params: the network's parameters.
-    config: its shape.
-    method: how tokens are chosen.
-    vocab_size: ids from here on, and padding, are never chosen.
-    encoder_tokens: int [batch, input_length], ending in ``</s>``, padded with
-      0; rows of nothing but padding fill a batch up.
-    keys: uint32 [batch, 2], random bits of each input; for sampling.
+    params: The network's parameters.
+    config: Its configuration.
+    method: How tokens are chosen.
+    vocab_size: Ids at or above this, and padding, are never chosen.
+    encoder_tokens: Int [batch, input_length], ending in `</s>`, padded with 0;
+      a batch may be filled with rows of padding only.
+    keys: Random bits of each input for sampling, uint32 [batch, 2].
 
   Returns:
-    The outputs; those of beam search from the best on.
+    The outputs; those of beam search from the best down.
   """
   model = _Model(params, config, vocab_size, encoder_tokens)
   if method.beams > 1:
@@ -168,10 +168,10 @@ class _Lines(NamedTuple):
   ended: Array
 
 
-def _one_by_one(model: _Model, method: Method, keys: Array) -> Found:
+def _one_by_one(model: _Model, method: Method, keys: Array) -> Sequences:
   batch, most, width = keys.shape[0], method.max_tokens, method.width
   rows = batch * width
-  # A stream of random numbers a sequence, whatever stands beside it.
+  # One stream of random numbers per sequence, independent of the others.
   own = jax.vmap(jax.random.fold_in)(
     jax.random.wrap_key_data(jnp.repeat(keys, width, axis=0)),
     jnp.tile(jnp.arange(width), batch),
@@ -193,7 +193,7 @@ def _one_by_one(model: _Model, method: Method, keys: Array) -> Found:
       _put(s.tokens, token, s.position),
       token,
       s.log_probs + jnp.where(s.ended, 0.0, score),
-      s.ended | (token == t5score.EOS_ID),
+      s.ended | (token == likelihood.EOS_ID),
     )
 
   state = _Lines(
@@ -207,21 +207,22 @@ def _one_by_one(model: _Model, method: Method, keys: Array) -> Found:
   state = lax.while_loop(
     lambda s: (s.position < most) & ~jnp.all(s.ended), step, state
   )
-  return Found(
+  return Sequences(
     state.tokens.reshape(batch, width, most),
     state.log_probs.reshape(batch, width),
   )
 
 
 def restrict(logits: Array, method: Method) -> Array:
-  """Takes what ``top_k`` and ``top_p`` leave out of a distribution.
+  """Restricts a distribution by `top_k` and `top_p`.
 
   Args:
     logits: float32 [rows, vocab_size], of any normalisation.
-    method: which limits; tokens of equal probability stay or go together.
+    method: The limits; tokens of equal probability are kept or removed
+      together.
 
   Returns:
-    The logits, those of tokens that are left out very small.
+    The logits, very small for removed tokens.
   """
   if method.top_k and method.top_k < logits.shape[-1]:
     least = _top_k(logits, method.top_k)[0][:, -1:]
@@ -229,7 +230,7 @@ def restrict(logits: Array, method: Method) -> Array:
   if method.top_p < 1:
     ordered = -jnp.sort(-logits, axis=-1)
     probs = jax.nn.softmax(ordered, axis=-1)
-    # The first token always stays, and all whose predecessors fall short.
+    # Keeps the first token, and each whose predecessors sum to less.
     stays = jnp.cumsum(probs, axis=-1) - probs < method.top_p
     least = jnp.min(jnp.where(stays, ordered, jnp.inf), axis=-1, keepdims=True)
     logits = jnp.where(logits < least, _NEVER, logits)
@@ -237,11 +238,11 @@ def restrict(logits: Array, method: Method) -> Array:
 
 
 class _Beams(NamedTuple):
-  """State of beam search: what goes on, and the best of what has ended.
+  """State of beam search: open sequences, and the best finished ones.
 
-  Arrays are [batch, beams, ...]; ``done_scores`` have the length penalty,
-  ``filled`` says which places of ``done`` are taken, ``open`` [batch] whether
-  a row goes on.
+  Arrays are [batch, beams, ...]; `done_scores` include the length penalty,
+  `filled` marks the used slots of `done`, and `open` [batch] the rows that
+  are still decoded.
   """
 
   position: Array
@@ -255,12 +256,12 @@ class _Beams(NamedTuple):
   open: Array
 
 
-def _beam_search(model: _Model, method: Method) -> Found:
-  """Beam search as transformers has it by default, its stopping rule too.
+def _beam_search(model: _Model, method: Method) -> Sequences:
+  """Beam search with the defaults and the stopping rule of transformers.
 
-  Twice as many continuations as beams are looked at, so that enough go on when
-  the best ones end. A row closes when the best of what goes on, at its present
-  length, scores below all that is kept of what has ended.
+  Twice as many continuations as beams are considered, so that enough remain
+  when the best ones end. A row closes when its best open sequence, at the
+  present length, scores below all kept finished ones.
   """
   batch, beams, most = (
     model.encoder_tokens.shape[0],
@@ -278,7 +279,7 @@ def _beam_search(model: _Model, method: Method) -> Found:
     origin, token = index // vocab_size, (index % vocab_size).astype(jnp.int32)
     length = s.position + 1
     tokens = _put(_pick(s.tokens, origin), token, s.position)
-    ends = (token == t5score.EOS_ID) | (length == most)
+    ends = (token == likelihood.EOS_ID) | (length == most)
 
     going, place = _top_k(jnp.where(ends, sums + _NEVER, sums), beams)
     cache = decoding.reorder(cache, model.config, _pick(origin, place))
@@ -308,7 +309,7 @@ def _beam_search(model: _Model, method: Method) -> Found:
       s.open & (going[:, 0] / divisor > worst),
     )
 
-  # Beams begin alike; only the first counts, or all would stay alike.
+  # All beams start equal; only the first counts, or they would remain equal.
   first = jnp.where(jnp.arange(beams) > 0, _NEVER, 0.0)
   state = _Beams(
     jnp.int32(0),
@@ -324,16 +325,16 @@ def _beam_search(model: _Model, method: Method) -> Found:
   state = lax.while_loop(
     lambda s: (s.position < most) & jnp.any(s.open), step, state
   )
-  return Found(
+  return Sequences(
     state.done[:, : method.outputs], state.done_log_probs[:, : method.outputs]
   )
 
 
 def _top_k(x: Array, k: int) -> tuple[Array, Array]:
-  """The largest of each row [rows, n] and their places, [rows, k].
+  """The largest of each row [rows, n] and their indices, [rows, k].
 
-  Where rows are divided over devices, each takes its own: XLA would bring all
-  rows together everywhere.
+  Where rows are sharded, each device computes its own: XLA would gather all
+  rows on every device.
   """
   mesh = jax.sharding.get_abstract_mesh()
   parts = 1 if mesh.empty else dict(mesh.shape).get('data', 1)
@@ -343,14 +344,14 @@ def _top_k(x: Array, k: int) -> tuple[Array, Array]:
   own: Callable[..., Any] = jax.shard_map(
     lambda x: tuple(lax.top_k(x, k)), in_specs=rows, out_specs=(rows, rows)
   )
-  largest, places = own(x)
-  return largest, places
+  largest, index = own(x)
+  return largest, index
 
 
-def _pick(x: Array, places: Array) -> Array:
+def _pick(x: Array, index: Array) -> Array:
   """[batch, n, ...], int [batch, m] -> [batch, m, ...]."""
-  places = places.reshape(*places.shape, *[1] * (x.ndim - 2))
-  return jnp.take_along_axis(x, places, axis=1)
+  index = index.reshape(*index.shape, *[1] * (x.ndim - 2))
+  return jnp.take_along_axis(x, index, axis=1)
 
 
 def _put(tokens: Array, token: Array, position: Array) -> Array:

@@ -1,33 +1,83 @@
-"""A long run's output in parts: kept, found again, made one file.
+"""Long runs in shards, which become one output at the end.
 
-For `inference/bulk.py`, whose runs go on where they broke off. Not here: what
-is computed.
+Inputs are read in shards; finished ones are kept in OUTPUT.parts, from which
+an interrupted run resumes. Of several processes, process 0 writes. Not here:
+what is computed (`inference/bulk.py`, `mbr/`).
 """
 
 from __future__ import annotations
 
+import dataclasses
+import functools
+import hashlib
+import itertools
 import json
+import os
 import shutil
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from t5score_jax.data import files, folders, runs
+from t5score_jax.errors import OptionError
+from t5score_jax.inference import balance
+from t5score_jax.runtime import processes
+from t5score_jax.version import __version__
 
 FORMATS = ('jsonl', 'text')
+DEFAULT_SHARD = 10_000
+
+# Called with the number of examples done.
+Progress = Callable[[int], None]
 
 _RUN_FILE = 'run.json'
 
 
-class Parts:
-  """The shards of one output that are done, in OUTPUT.parts.
-
-  Args:
-    output: Where to write at the end; '-' keeps nothing.
-    identity: What tells this run from others, JSON.
+@dataclasses.dataclass(frozen=True)
+class Totals:
+  """Counts of a run.
 
   Attributes:
-    heads: for each what is known of it, in order, without gaps.
+    examples: Number of examples.
+    cut: Number of texts longer than the model reads.
+    unfinished: Number of generated texts that did not reach `</s>`.
+  """
+
+  examples: int = 0
+  cut: int = 0
+  unfinished: int = 0
+
+
+class Work(Protocol):
+  """What a run computes.
+
+  Attributes:
+    shapes: Shapes of the batches so far; see `scoring.Scorer.expect`.
+  """
+
+  @property
+  def shapes(self) -> tuple[tuple[int, ...], ...]:
+    """Shapes of the batches so far, on which the last digits may depend."""
+
+  def identity(self) -> dict[str, Any]:
+    """The settings on which the results depend, JSON."""
+
+  def expect(self, shapes: Iterable[Any]) -> None:
+    """Adds the shapes of an earlier run."""
+
+  def rows(self, examples: list[Any]) -> tuple[list[dict[str, Any]], Totals]:
+    """Computes the output row of each example, JSON."""
+
+
+class Parts:
+  """The finished shards of one output, in OUTPUT.parts.
+
+  Args:
+    output: The file to write at the end; '-' keeps nothing.
+    identity: Identifies the run, JSON.
+
+  Attributes:
+    heads: The head of each finished shard, in order, without gaps.
   """
 
   def __init__(self, output: str, identity: Mapping[str, Any]):
@@ -37,13 +87,13 @@ class Parts:
     self.heads: list[dict[str, Any]] = []
 
   def open(self, restart: bool) -> None:
-    """Finds what an earlier run left.
+    """Finds the shards of an earlier run.
 
     Args:
-      restart: Whether to throw it away.
+      restart: Whether to discard them.
 
     Raises:
-      RunError: It is of another run, or no run's.
+      RunError: They belong to another run, or to none.
     """
     if self._output == '-':
       return
@@ -70,27 +120,26 @@ class Parts:
     rows: list[dict[str, Any]],
     format: str,
   ) -> None:
-    """Keeps a shard; with '-', writes it.
+    """Stores a shard; with '-', writes it.
 
     Args:
-      number: Of the shard, from 0; they come in order.
-      head: What to know of it when the run goes on, JSON.
-      rows: What is to be written, JSON each.
+      number: The number of the shard, from 0, in order.
+      head: What a resumed run needs to know of it, JSON.
+      rows: The rows to write, JSON each.
       format: One of `FORMATS`, for '-'.
     """
     if self._output == '-':
       files.write_lines('-', formatted(rows, format))
       return
     if number == 0:
-      # Not before there is something to keep: a run that fails at once leaves
-      # nothing.
+      # Only now: a run that fails at once leaves no folder.
       with folders.new_folder(self._folder) as new:
         runs.write_json(new / _RUN_FILE, self._identity)
     lines = (json.dumps(row, ensure_ascii=False) for row in [head, *rows])
     files.write_lines(self._path(number), lines)
 
   def merge(self, count: int, format: str) -> None:
-    """Writes the output, and removes the folder."""
+    """Writes the output and removes the folder."""
     if self._output == '-':
       return
 
@@ -107,21 +156,107 @@ class Parts:
     shutil.rmtree(self._folder, ignore_errors=True)
 
   def changed(self, start: int, count: int) -> str:
-    """What is wrong where inputs are not what they were."""
-    what = f'inputs {start + 1} to {start + count} are not what they were'
+    """The message for inputs that have changed since the run started."""
+    what = f'inputs {start + 1} to {start + count} have changed since'
     if not count:
-      what = f'there are {start} inputs, fewer than there were'
+      what = f'there are only {start} inputs, fewer than when'
     return (
-      f'{self._folder}: {what} when the run was begun; give --restart to begin '
-      'anew'
+      f'{self._folder}: {what} the run started; give --restart to start again'
     )
 
   def _path(self, number: int) -> Path:
     return self._folder / f'{number:06d}.jsonl'
 
 
+def run(
+  examples: Iterable[Any],
+  work: Work,
+  output: str | os.PathLike[str],
+  identity: Mapping[str, Any],
+  *,
+  format: str = 'jsonl',
+  shard_size: int = DEFAULT_SHARD,
+  restart: bool = False,
+  progress: Progress | None = None,
+) -> Totals:
+  """Computes the rows of all examples; all processes call it alike.
+
+  Args:
+    examples: The examples in order, read as they are needed; `repr` tells them
+      apart.
+    work: Computes the rows.
+    output: The file to write; '-' writes each shard when it is done, and keeps
+      nothing.
+    identity: Identifies the run, JSON.
+    format: 'jsonl', or 'text': the generated text or the score alone.
+    shard_size: Number of examples in memory, which an interruption loses.
+    restart: Whether to discard the shards of an earlier run.
+    progress: Called with the number of examples done.
+
+  Returns:
+    The totals, those of an earlier run included.
+
+  Raises:
+    RunError: The shards that exist belong to another run.
+    OptionError: An argument is out of range.
+    OSError: The output cannot be written.
+  """
+  if shard_size < 1:
+    raise OptionError(f'shard_size {shard_size}: at least 1')
+  if format not in FORMATS:
+    raise OptionError(f'format {format!r}: use one of {", ".join(FORMATS)}')
+  identity = {
+    'version': __version__,
+    'shard_size': shard_size,
+    **identity,
+    **work.identity(),
+  }
+  parts = Parts(os.fspath(output), identity)
+  processes.on_first(lambda: parts.open(restart))
+  done = processes.broadcast(parts.heads)
+  totals = Totals()
+  iterator = iter(examples)
+  number = 0
+  while shard := list(itertools.islice(iterator, shard_size)):
+    digest = _digest(shard)
+    balance.agree([digest], 'the inputs')
+    if number < len(done):
+      if done[number]['digest'] != digest:
+        raise runs.RunError(parts.changed(totals.examples, len(shard)))
+      work.expect(done[number]['shapes'])
+      counts = Totals(**done[number]['totals'])
+    else:
+      rows, counts = work.rows(shard)
+      head = {
+        'digest': digest,
+        'shapes': [list(shape) for shape in work.shapes],
+        'totals': dataclasses.asdict(counts),
+      }
+      processes.on_first(
+        functools.partial(parts.add, number, head, rows, format)
+      )
+    pairs = zip(
+      dataclasses.astuple(totals), dataclasses.astuple(counts), strict=True
+    )
+    totals = Totals(*(a + b for a, b in pairs))
+    if progress:
+      progress(totals.examples)
+    number += 1
+  if number < len(done):
+    raise runs.RunError(parts.changed(totals.examples, 0))
+  processes.on_first(lambda: parts.merge(number, format))
+  return totals
+
+
+def _digest(shard: Iterable[Any]) -> str:
+  digest = hashlib.sha256()
+  for example in shard:
+    digest.update(repr(example).encode('utf-8', 'surrogatepass'))
+  return digest.hexdigest()
+
+
 def formatted(rows: Iterable[Mapping[str, Any]], format: str) -> Iterator[str]:
-  """Lines of text for rows of `inference.run`."""
+  """Lines of text for rows of a run."""
   for row in rows:
     if format == 'jsonl':
       yield json.dumps(row, ensure_ascii=False)

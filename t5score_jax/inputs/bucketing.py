@@ -1,9 +1,8 @@
-"""Batches of one length bucket at a time, from several arrays on disk.
+"""Batches from length buckets, each with its own shape and batch size.
 
 A batch padded to the longest text of all wastes most of its work on padding.
-Here every batch comes whole from one of several datasets, each with a shape and
-batch size of its own, so that a batch of long texts has fewer of them. Not for
-mixing kinds within a batch (`datasets.MixtureDataset`).
+Here every batch comes from one of several datasets, and batches of long texts
+have fewer of them. `datasets.MixtureDataset` mixes datasets within a batch.
 """
 
 from __future__ import annotations
@@ -23,15 +22,16 @@ from t5score_jax.inputs.datasets import (
   Batch,
   Dataset,
   DatasetError,
+  normalised_rates,
 )
 from t5score_jax.runtime import validation
 
-# Of buckets, in tokens; close together where most pairs of sentences lie.
+# Bucket boundaries in tokens, closest where most pairs of sentences lie.
 LENGTHS = (24, 32, 40, 48, 56, 64, 80, 96, 128, 192, 256, 384)
 
 
 class BucketedDataset:
-  """Draws, for every batch, the dataset it comes from.
+  """Draws a dataset for every batch.
 
   Attributes:
     rates: Probability of each dataset, float64 [datasets].
@@ -44,31 +44,23 @@ class BucketedDataset:
     seed: int = 0,
     run_length: int = 1,
   ):
-    """Sets up the draws.
+    """Initializes the draws.
 
     Args:
-      datasets: Each gives whole batches, of its own shape.
-      rates: Share of the batches, in any unit; by default every
-        `ArrayDataset` gets as many as it has (epochs stay in step).
-      seed: Of the draws.
-      run_length: Batches that come from one dataset in a row; with
-        `steps_per_call` of the training loop or a multiple, so that batches
-        of one shape can be stacked.
+      datasets: The datasets, each with batches of one shape.
+      rates: Relative rates; by default proportional to the batches per epoch of
+        each `ArrayDataset`, so that their epochs keep pace.
+      seed: Seed of the draws.
+      run_length: Consecutive batches from one dataset: `steps_per_call` of the
+        training loop or a multiple allows stacking batches of one shape.
 
     Raises:
-      DatasetError: Rates that do not fit the datasets.
+      DatasetError: Another number of rates, or invalid ones.
     """
     if rates is None:
       rates = [_batches_per_epoch(dataset) for dataset in datasets]
-    weights = np.asarray(rates, np.float64)
-    if len(weights) != len(datasets) or not len(datasets):
-      raise DatasetError(
-        f'{len(datasets)} datasets need as many rates, not {len(weights)}'
-      )
-    if not np.all(np.isfinite(weights)) or weights.min() < 0 or not sum(rates):
-      raise DatasetError(f'rates must be 0 or more, not all 0: {list(rates)}')
     validation.check(validation.Positive, DatasetError, run_length=run_length)
-    self.rates = weights / weights.sum()
+    self.rates = normalised_rates(rates, len(datasets))
     self._datasets = list(datasets)
     self._seed = seed
     self._run_length = run_length
@@ -82,11 +74,17 @@ class BucketedDataset:
     streams: dict[int, Iterator[Batch]] = {}
     for choice in choices:
       if choice not in streams:
-        # Opened on first use: each goes on where its own share ended.
+        # Opened on first use, after the batches that it had before.
         streams[choice] = self._datasets[choice].batches(
           before.count(choice), share
         )
       yield next(streams[choice])
+
+  def token_arrays(self) -> Iterator[tuple[Path, np.ndarray]]:
+    """See `ArrayDataset.token_arrays`."""
+    for dataset in self._datasets:
+      if hasattr(dataset, 'token_arrays'):
+        yield from dataset.token_arrays()
 
   def _choices(self) -> Iterator[int]:
     generator = np.random.default_rng(self._seed)
@@ -98,7 +96,7 @@ class BucketedDataset:
 def _batches_per_epoch(dataset: Dataset) -> float:
   if not isinstance(dataset, ArrayDataset):
     raise DatasetError(
-      f'rates are needed: a {type(dataset).__name__} has no known size'
+      f'give rates: the size of a {type(dataset).__name__} is unknown'
     )
   return dataset.num_examples / dataset.batch_size
 
@@ -115,18 +113,18 @@ def from_folder(
   """Opens every folder of arrays in `path` as a bucket.
 
   Args:
-    path: Folder of folders made by `scripts/prepare/cache_batches.py`.
-    batch_tokens: Tokens of a batch, padding included: a bucket whose largest
-      array has n tokens an example gets `batch_tokens // n` examples.
-    pattern: Which folders, as a glob.
-    weights: Glob -> factor on how often a bucket is drawn; 1 for others.
-    seed: Of the draws and of the order within each bucket.
+    path: Folder of folders from `scripts/prepare/cache_batches.py`.
+    batch_tokens: Tokens per batch, padding included: a bucket whose largest
+      array has n tokens per example has `batch_tokens // n` examples per batch.
+    pattern: Glob of folders to open.
+    weights: Factors on the rates of buckets, by glob; 1 for others.
+    seed: Seed of the draws and of the order within each bucket.
     run_length: See `BucketedDataset`.
-    row_multiple: Every batch has a multiple of it as examples: the devices
-      over which it is split, times microbatches.
+    row_multiple: Batch sizes are multiples of it: the devices over which a
+      batch is split, times microbatches.
 
   Raises:
-    DatasetError: No folder fits, a glob of `weights` fits none, or
+    DatasetError: No folder matches, a glob of `weights` matches none, or
       `row_multiple` examples have more than `batch_tokens` tokens.
   """
   _check(batch_tokens, row_multiple)
@@ -143,7 +141,7 @@ def from_folder(
     datasets.append(dataset)
     rates.append(rate)
   if idle := sorted(set(weights or {}) - used):
-    raise DatasetError(f'weights: no folder of {path} fits {idle}')
+    raise DatasetError(f'weights: no folder of {path} matches {idle}')
   return BucketedDataset(datasets, rates, seed, run_length)
 
 
@@ -155,22 +153,22 @@ def by_length(
   run_length: int = 1,
   row_multiple: int = 1,
 ) -> BucketedDataset:
-  """Cuts one folder of arrays into buckets of length.
+  """Divides one folder of arrays into length buckets.
 
-  An example goes into the bucket of the smallest length that holds its
-  `tokens`; all its arrays of that length are cut with them.
+  An example belongs to the smallest bucket that fits its `tokens`; all arrays
+  of the full length are cut to the bucket's.
 
   Args:
-    path: Folder with `tokens.npy`, int [N, length], padded at the end with 0.
-    batch_tokens: Tokens of a batch, padding included.
-    lengths: Of the buckets, ascending; the arrays' own is added.
-    seed: Of the draws and of the order within each bucket.
+    path: Folder with `tokens.npy`, int [N, length], padded at the end with
+      `pad_id` of `info.json`, by default 0.
+    batch_tokens: Tokens per batch, padding included.
+    lengths: Bucket boundaries, ascending; the arrays' length is added.
+    seed: Seed of the draws and of the order within each bucket.
     run_length: See `BucketedDataset`.
     row_multiple: See `from_folder`.
 
   Raises:
-    DatasetError: No such arrays, or `batch_tokens` that hold no
-      example.
+    DatasetError: No such arrays, or `batch_tokens` is less than an example.
   """
   buckets = _buckets(path, batch_tokens, lengths, row_multiple, seed)
   return BucketedDataset(buckets, None, seed, run_length)
@@ -182,12 +180,12 @@ def held_out(
   lengths: Sequence[int] = LENGTHS,
   row_multiple: int = 1,
 ) -> list[ArrayDataset]:
-  """The buckets of `by_length`, for reading each example once."""
+  """Returns the buckets of `by_length` for reading each example once."""
   return _buckets(path, batch_tokens, lengths, row_multiple, None)
 
 
 class _Bucket(ArrayDataset):
-  """Some examples of a folder, cut to a length."""
+  """Selected examples of a folder, cut to a length."""
 
   def __init__(
     self,
@@ -208,16 +206,20 @@ class _Bucket(ArrayDataset):
 
 
 class _View:
-  """Some rows of an array that stays on disk, cut to a length."""
+  """Selected rows of an array on disk, cut to a length."""
 
   def __init__(self, array: np.ndarray, rows: np.ndarray, length: int | None):
     self._array = array
     self._rows = rows
     self._length = length
+    self.dtype = array.dtype
+
+  def __len__(self) -> int:
+    return len(self._rows)
 
   def __getitem__(self, index: Any) -> np.ndarray:
-    found = self._array[self._rows[index]]
-    return found if self._length is None else found[:, : self._length]
+    rows = self._array[self._rows[index]]
+    return rows if self._length is None else rows[:, : self._length]
 
 
 def _buckets(
@@ -233,12 +235,13 @@ def _buckets(
     raise DatasetError(f'{file}: there is no such array')
   tokens = np.load(file, mmap_mode='r')
   longest = tokens.shape[1]
-  # The place after the last token, so that a 0 inside would not count.
-  sizes = longest - np.argmax(np.asarray(tokens)[:, ::-1] != 0, axis=1)
-  rungs = np.unique([*(n for n in lengths if n < longest), longest])
-  needed = rungs[np.searchsorted(rungs, sizes)]
+  pad = ArrayDataset(path, 1).info.get('pad_id', 0)
+  # From the last token on, because such an id may precede it.
+  sizes = longest - np.argmax(np.asarray(tokens)[:, ::-1] != pad, axis=1)
+  boundaries = np.unique([*(n for n in lengths if n < longest), longest])
+  needed = boundaries[np.searchsorted(boundaries, sizes)]
   buckets: list[ArrayDataset] = []
-  for index, length in enumerate(rungs.tolist()):
+  for index, length in enumerate(boundaries.tolist()):
     rows = np.flatnonzero(needed == length)
     size = batch_tokens // length // row_multiple * row_multiple
     if not len(rows):
@@ -248,8 +251,8 @@ def _buckets(
         f'{file}: {row_multiple} example(s) of {length} tokens are more than '
         f'batch_tokens={batch_tokens}'
       )
-    own = None if seed is None else seed + index
-    buckets.append(_Bucket(path, rows, length, size, own))
+    bucket_seed = None if seed is None else seed + index
+    buckets.append(_Bucket(path, rows, length, size, bucket_seed))
   return buckets
 
 
@@ -265,13 +268,12 @@ def _check(batch_tokens: int, row_multiple: int) -> None:
 def _folders(path: str | os.PathLike[str], pattern: str) -> list[Path]:
   folders = sorted(f for f in Path(path).glob(pattern) if f.is_dir())
   if not folders:
-    raise DatasetError(f'{path}: no folder of arrays fits {pattern!r}')
+    raise DatasetError(f'{path}: no folder of arrays matches {pattern!r}')
   return folders
 
 
 def _rows(folder: Path, batch_tokens: int, row_multiple: int) -> int:
-  """Examples of a bucket in a batch."""
-  # Its size is not known before an example was seen.
+  """Batch size of a bucket."""
   probe = ArrayDataset(folder, 1, shuffle=False)
   tokens = max(x.size for x in next(probe.epoch()).values())
   if tokens * row_multiple > batch_tokens:

@@ -1,17 +1,17 @@
-"""Where training batches come from: arrays on disk, or SeqIO.
+"""Training batches from arrays on disk and from SeqIO.
 
 A dataset has `batches(start_step, share)`, an endless iterator of dicts of
-NumPy arrays with the batch on axis 0. The order depends on the seed alone, not
-on the number of processes, each of which reads its share of every batch, and
-`batches(start_step=n)` goes on exactly where an unbroken run would be after n
-batches. `ArrayDataset` needs no TensorFlow; `SeqioDataset` imports it when it
-is made. Not here: what stands in a batch (`inputs/feature_converters.py`).
+NumPy arrays with the batch on axis 0. The order depends on the seed, not on the
+number of processes, each of which reads its share of every batch;
+`batches(start_step=n)` yields what an uninterrupted run would after n batches.
+`ArrayDataset` needs no TensorFlow; `SeqioDataset` imports it on construction.
+`inputs/feature_converters.py` documents the keys of batches.
 """
 
 from __future__ import annotations
 
 import contextlib
-import functools
+import importlib
 import itertools
 import json
 import os
@@ -22,23 +22,25 @@ from typing import Any, Protocol, runtime_checkable
 import numpy as np
 
 from t5score_jax.data import folders
-from t5score_jax.errors import T5ScoreError
-from t5score_jax.inputs import shares
-from t5score_jax.runtime import tensorflow_settings, validation
+from t5score_jax.errors import InputError
+from t5score_jax.inputs import positions, shares, shuffling, skipping
+from t5score_jax.runtime import processes, tensorflow_settings, validation
 
-Batch = dict[str, np.ndarray]
+Batch = shuffling.Batch
 
 # Written beside the arrays by scripts/prepare/cache_batches.py.
 INFO_FILE = 'info.json'
+# In it: {array: [least, greatest]} of the arrays of token ids.
+IDS = 'ids'
 
 
-class DatasetError(T5ScoreError, ValueError):
-  """Training data is missing or does not fit; the message says what to do."""
+class DatasetError(InputError):
+  """Training data is missing or unsuitable."""
 
 
 @runtime_checkable
 class Dataset(Protocol):
-  """What the trunk asks of its data."""
+  """Batches for the training loop."""
 
   def batches(
     self, start_step: int = 0, share: shares.Share = shares.WHOLE
@@ -50,19 +52,16 @@ class Dataset(Protocol):
     """
 
 
-class ArrayDataset:
-  """A folder of memory-mapped `.npy` arrays, one a batch key.
+class ArrayDataset(shuffling.ShuffledDataset):
+  """A folder of memory-mapped `.npy` arrays, one per batch key.
 
-  Examples are shuffled anew each epoch; a batch may span two epochs, so that
-  every batch is full. Integers come out as int32 and floats as float32,
-  whatever (smaller) type they are stored in. Two keys may be left out of a
-  folder with `decoder_target_tokens`: `decoder_input_tokens`, which are those
-  shifted right, and `decoder_loss_weights`, 1 where they are not padding.
+  Integers are read as int32 and floats as float32, whatever their stored type.
+  A folder with `decoder_target_tokens` may lack `decoder_input_tokens`, which
+  are the targets shifted right, and `decoder_loss_weights`, which are 1 except
+  on padding.
 
   Attributes:
     path: The folder, or an `.npz` file, which is read into memory.
-    batch_size: Examples a batch over all processes.
-    num_examples: Examples in an epoch.
   """
 
   def __init__(
@@ -72,140 +71,105 @@ class ArrayDataset:
     seed: int = 0,
     shuffle: bool = True,
   ):
-    """Opens the arrays; nothing is read yet.
+    """Opens the arrays without reading them.
 
     Args:
-      path: Folder with `KEY.npy`, or an `.npz` file with the keys inside.
-      batch_size: Examples a batch over all processes.
-      seed: Of the order.
-      shuffle: Whether to shuffle; otherwise examples come in stored order.
+      path: Folder with `KEY.npy`, or an `.npz` file with these keys.
+      batch_size: Examples per batch over all processes.
+      seed: Seed of the order.
+      shuffle: Whether to shuffle; otherwise examples keep their stored order.
 
     Raises:
-      DatasetError: No arrays, arrays of different lengths, or a batch size
-        that is none.
+      DatasetError: No arrays, arrays of different lengths, or an invalid batch
+        size.
     """
     validation.check(validation.Positive, DatasetError, batch_size=batch_size)
     self.path = Path(path)
     self._arrays = _open_arrays(self.path)
-    self.batch_size = batch_size
-    self._seed = seed
-    self._shuffle = shuffle
     lengths = {key: len(array) for key, array in self._arrays.items()}
-    self.num_examples = next(iter(lengths.values()))
-    if len(set(lengths.values())) > 1 or not self.num_examples:
+    count = next(iter(lengths.values()))
+    if len(set(lengths.values())) > 1 or not count:
       raise DatasetError(
-        f'{self.path}: every array needs the same number of examples, at '
-        f'least one; found {lengths}'
+        f'{self.path}: all arrays need the same number of examples, at '
+        f'least one; they have {lengths}'
       )
-    self._permutation = functools.lru_cache(maxsize=2)(self._shuffled)
+    super().__init__(count, batch_size, seed, shuffle)
 
   @property
   def info(self) -> dict[str, Any]:
-    """Reads what `cache_batches.py` wrote about the data; {} without it."""
+    """The description that `scripts/prepare/cache_batches.py` wrote, or {}."""
     path = self.path / INFO_FILE
     return json.loads(path.read_text('utf-8')) if path.is_file() else {}
 
-  def examples(self, positions: np.ndarray) -> Batch:
-    """Gathers examples by their place in the endless shuffled sequence.
-
-    Args:
-      positions: int64 [N], at least 0; position p is example p modulo
-        `num_examples` of epoch p // `num_examples`.
-    """
-    epochs, offsets = np.divmod(positions, self.num_examples)
-    rows = offsets.copy()
-    if self._shuffle:
-      for epoch in np.unique(epochs):
-        chosen = epochs == epoch
-        rows[chosen] = self._permutation(int(epoch))[offsets[chosen]]
+  def _gather(self, rows: np.ndarray | slice) -> Batch:
+    """Reads stored examples; subclasses extend it."""
     batch = {key: _widen(array[rows]) for key, array in self._arrays.items()}
-    return _derive(batch)
+    return {**derived(batch), **batch}
 
-  def batches(
-    self, start_step: int = 0, share: shares.Share = shares.WHOLE
-  ) -> Iterator[Batch]:
-    """See `Dataset`."""
-    rows = share.rows(self.batch_size)
-    for step in itertools.count(start_step):
-      yield self.examples(step * self.batch_size + rows)
-
-  def epoch(self) -> Iterator[Batch]:
-    """Yields every example once in stored order; the last batch is short."""
-    for start in range(0, self.num_examples, self.batch_size):
-      stop = min(start + self.batch_size, self.num_examples)
-      yield _derive(
-        {k: _widen(array[start:stop]) for k, array in self._arrays.items()}
-      )
-
-  def _shuffled(self, epoch: int) -> np.ndarray:
-    generator = np.random.default_rng([self._seed, epoch])
-    return generator.permutation(self.num_examples)
+  def token_arrays(self) -> Iterator[tuple[Path, np.ndarray]]:
+    """Yields (file, array of token ids, examples on axis 0)."""
+    for key, array in self._arrays.items():
+      if key == 'tokens' or key.endswith('_tokens'):
+        yield self.path / f'{key}.npy', array
 
 
 @contextlib.contextmanager
 def new_array_folder(
   path: str | os.PathLike[str], overwrite: bool = False
 ) -> Iterator[Path]:
-  """A folder for `ArrayDataset` that appears whole or not at all.
+  """Creates a folder for `ArrayDataset` atomically.
 
   Args:
-    path: Its name; its parents are made.
-    overwrite: Whether an earlier folder of arrays is replaced.
+    path: The folder; its parents are created.
+    overwrite: Whether to replace an earlier folder of arrays.
 
   Yields:
-    A temporary folder, to be filled; `INFO_FILE` must be among its files.
+    A temporary folder for the arrays and `INFO_FILE`.
 
   Raises:
-    FileExistsError: The name is taken (with `overwrite`: by something else
-      than arrays, which is left alone).
+    FileExistsError: The name is taken (with `overwrite`: by something other
+      than arrays).
   """
   path = Path(path)
   if path.exists() and not overwrite:
-    raise FileExistsError(f'{path}: is there already (see --overwrite)')
+    raise FileExistsError(f'{path}: exists already (see --overwrite)')
   if path.exists() and not (path / INFO_FILE).is_file():
     raise FileExistsError(
-      f'{path}: is there, and is no folder of arrays (it has no {INFO_FILE}); '
-      'it is left as it is, choose another name'
+      f'{path}: exists and is not a folder of arrays (it has no {INFO_FILE}); '
+      'choose another name'
     )
   with folders.new_folder(path) as temporary:
     yield temporary
 
 
 class MixtureDataset:
-  """Examples of several `ArrayDataset`s, drawn independently by rate.
+  """Examples of several datasets, drawn independently by rate.
 
-  Keys must agree; arrays of different lengths are padded with 0 to the
-  longest.
+  All need the same keys; shorter arrays are padded with 0 to the longest.
   """
 
   def __init__(
     self,
-    datasets: Sequence[ArrayDataset],
+    datasets: Sequence[Any],
     rates: Sequence[float],
     batch_size: int,
     seed: int = 0,
   ):
-    """Sets up the mixture.
+    """Initializes the mixture.
 
     Args:
-      datasets: What to mix; their own batch sizes are not used.
-      rates: Share of each, in any unit.
-      batch_size: Examples a batch over all processes.
-      seed: Of the draws.
+      datasets: `ArrayDataset`s, or others with `examples`, `token_arrays` and
+        `path`; their batch sizes are not used.
+      rates: Relative rates of the datasets.
+      batch_size: Examples per batch over all processes.
+      seed: Seed of the draws.
 
     Raises:
-      DatasetError: Numbers or keys that do not fit together.
+      DatasetError: Another number of rates, or different keys.
     """
     validation.check(validation.Positive, DatasetError, batch_size=batch_size)
-    weights = np.asarray(rates, np.float64)
-    if len(weights) != len(datasets) or not len(datasets):
-      raise DatasetError(
-        f'{len(datasets)} datasets need as many rates, not {len(weights)}'
-      )
-    if not np.all(np.isfinite(weights)) or weights.min() < 0 or not sum(rates):
-      raise DatasetError(f'rates must be 0 or more, not all 0: {list(rates)}')
     self._datasets = list(datasets)
-    self._rates = weights / weights.sum()
+    self._rates = normalised_rates(rates, len(datasets))
     self.batch_size = batch_size
     self._seed = seed
     first = [dataset.examples(np.zeros(1, np.int64)) for dataset in datasets]
@@ -231,7 +195,7 @@ class MixtureDataset:
       choices = generator.choice(
         len(self._rates), size=self.batch_size, p=self._rates
       )
-      # [B, datasets]: how many of each dataset came before, in this batch.
+      # [batch, datasets]: how many of each dataset precede, in this batch.
       hits = choices[:, None] == np.arange(len(self._datasets))
       positions = (
         used[choices]
@@ -240,6 +204,11 @@ class MixtureDataset:
       used = used + hits.sum(axis=0)
       if step >= start_step:
         yield self._gather(choices[rows], positions[rows])
+
+  def token_arrays(self) -> Iterator[tuple[Path, np.ndarray]]:
+    """See `ArrayDataset.token_arrays`."""
+    for dataset in self._datasets:
+      yield from dataset.token_arrays()
 
   def _gather(self, choices: np.ndarray, positions: np.ndarray) -> Batch:
     batch: Batch = {}
@@ -258,12 +227,14 @@ class MixtureDataset:
 class SeqioDataset:
   """A SeqIO task or mixture through a feature converter (needs TensorFlow).
 
-  Deterministic: the pipeline's seed is fixed. Every process reads the whole
-  pipeline and keeps its rows of each batch, so that batches are those of one
-  process; where reading is slower than training, `keep_order=False` gives each
-  a shard of its own. To resume, batches that were already used are read and
-  thrown away; cache the data as arrays where that takes too long.
+  The pipeline is deterministic. Every process reads all of it and keeps its
+  rows of each batch, so that the batches do not depend on the number of
+  processes; if reading is slower than training, `keep_order=False` gives each
+  process a shard. A resumed run restores the pipeline's position where it can
+  be saved (`inputs/positions.py`), and otherwise reads past earlier batches.
   """
+
+  has_position = True
 
   def __init__(
     self,
@@ -277,43 +248,56 @@ class SeqioDataset:
     shuffle: bool = True,
     keep_order: bool = True,
     cache_dirs: Sequence[str] = (),
+    module: str | None = None,
   ):
-    """Finds the task; nothing is read yet.
+    """Finds the task without reading its data.
 
     Args:
-      mixture_or_task_name: As registered; import the module that does so.
-      task_feature_lengths: Feature -> longest sequence, in tokens.
+      mixture_or_task_name: The registered name; import its module first.
+      task_feature_lengths: Maximum length in tokens by feature.
       feature_converter: 'encoder_decoder', 'pair' or 'group'
         (`inputs/feature_converters.py`), or any SeqIO feature converter.
-      batch_size: Examples a batch over all processes.
-      split: Of the task.
-      seed: Of SeqIO's shuffling.
+      batch_size: Examples per batch over all processes.
+      split: The task's split.
+      seed: Seed of SeqIO's shuffling.
       use_cached: Whether to read SeqIO's cache.
       shuffle: Whether to shuffle.
-      keep_order: Whether batches do not depend on the number of processes.
-        Otherwise each reads a part of the files (SeqIO's `ShardInfo`), which
-        is less work; a run must then be resumed with as many processes.
-      cache_dirs: Folders in which SeqIO looks for caches.
+      keep_order: Whether batches are independent of the number of processes.
+        Otherwise each process reads a part of the files (SeqIO's `ShardInfo`),
+        and a run must be resumed with the same number of processes.
+      cache_dirs: Folders with SeqIO caches.
+      module: The Python module that registers the task, imported first; None if
+        a gin file imports it.
 
     Raises:
-      DatasetError: No such task, split, feature converter or cache, or a batch
-        size that is none.
+      InputError: An unknown task, split or feature converter, features or
+        lengths that the converter does not read, no cache, or an invalid batch
+        size.
     """
     validation.check(validation.Positive, DatasetError, batch_size=batch_size)
-    import seqio  # TensorFlow: only where it is used.
+    with tensorflow_settings.quietly():
+      import seqio  # imports TensorFlow
 
-    tensorflow_settings.keep_off_accelerators()
+      from t5score_jax.inputs import task_checks
+
+    import_tasks(module)
     if cache_dirs:
       seqio.add_global_cache_dirs(list(cache_dirs))
     try:
       self._source = seqio.get_mixture_or_task(mixture_or_task_name)
     except ValueError as error:
       raise DatasetError(
-        f'no SeqIO task or mixture {mixture_or_task_name!r}: {error}; does a '
-        'gin file import the module that registers it?'
+        f'no SeqIO task or mixture {mixture_or_task_name!r}: {error}; name '
+        'the module that registers it (MIXTURE_OR_TASK_MODULE), or import it '
+        'in a gin file'
       ) from None
     self._lengths = dict(task_feature_lengths)
-    self._converter = _feature_converter(feature_converter)
+    self._converter = task_checks.find_converter(feature_converter)
+    task_checks.check_features(self._source, self._converter)
+    task_checks.check_lengths(self._lengths, self._converter)
+    self._has_examples = False
+    # Of the first batch, by the part of it that a process reads.
+    self._digests: dict[str, int] = {}
     self.batch_size = batch_size
     self._split = split
     self._seed = seed
@@ -328,23 +312,66 @@ class SeqioDataset:
     tasks = seqio.get_subtasks(self._source) if use_cached else []
     if absent := [task.name for task in tasks if task.cache_dir is None]:
       raise DatasetError(
-        f'no cache of {", ".join(absent)} in {list(cache_dirs)}: name its '
-        'folder (CACHE_DIRS), or make it by scripts/prepare/cache_tasks.py'
+        f'no cache of {", ".join(absent)} in {list(cache_dirs)}: give its '
+        'folder (CACHE_DIRS), or write one with scripts/prepare/cache_tasks.py'
       )
 
   def batches(
-    self, start_step: int = 0, share: shares.Share = shares.WHOLE
+    self,
+    start_step: int = 0,
+    share: shares.Share = shares.WHOLE,
+    position: positions.Positions | None = None,
   ) -> Iterator[Batch]:
-    """See `Dataset`."""
+    """See `Dataset`.
+
+    Args:
+      start_step: The step before the first batch.
+      share: This process's part.
+      position: Restores and records the position of the pipeline; None: batches
+        before `start_step` are read.
+    """
     rows = share.rows(self.batch_size)
-    if self._keep_order or share.count == 1:
-      dataset = self._dataset(None).batch(self.batch_size, drop_remainder=True)
-      whole = dataset.skip(start_step).as_numpy_iterator()
-      for batch in whole:
-        yield {key: value[rows] for key, value in _plain(batch).items()}
+    whole = self._keep_order or share.count == 1
+    part = 'whole' if whole else f'{share.index}-of-{share.count}'
+
+    def make() -> Any:
+      dataset = self._dataset(None, shares.WHOLE if whole else share)
+      size = self.batch_size if whole else len(rows)
+      return dataset.batch(size, drop_remainder=True)
+
+    if position is None:
+      iterator, done = iter(make()), 0
     else:
-      dataset = self._dataset(None, share).batch(len(rows), drop_remainder=True)
-      yield from map(_plain, dataset.skip(start_step).as_numpy_iterator())
+      if part not in self._digests:
+        next(self.batches(0, share), None)
+      # All processes read the whole: one saves its position.
+      name = None if whole and not processes.is_first() else part
+      identity = self._identity(part)
+      iterator, done = position.open(make, name, identity, start_step)
+    batches = map(_plain, skipping.skip(iterator, start_step - done))
+    for step, batch in enumerate(batches, start_step + 1):
+      if position is not None:
+        position.record(iterator, step)
+      elif step == 1:
+        self._digests[part] = positions.digest(batch)
+      yield (
+        {key: value[rows] for key, value in batch.items()} if whole else batch
+      )
+
+  def _identity(self, part: str) -> dict[str, Any]:
+    """What a position of the pipeline belongs to."""
+    return {
+      'task': self._source.name,
+      'split': self._split,
+      'lengths': dict(sorted(self._lengths.items())),
+      'converter': type(self._converter).__name__,
+      'batch size': self.batch_size,
+      'seed': self._seed,
+      'shuffle': self._shuffle,
+      'cached': self._use_cached,
+      'share': part,
+      'first batch': self._digests.get(part),
+    }
 
   def epoch(self, repeats: int = 1) -> Iterator[Batch]:
     """Yields every example `repeats` times; the last batch is short."""
@@ -356,6 +383,13 @@ class SeqioDataset:
   ) -> Any:
     import seqio
 
+    from t5score_jax.inputs import task_checks
+
+    if not self._has_examples:
+      task_checks.check_examples(
+        self._source, self._split, self._lengths, self._use_cached
+      )
+      self._has_examples = True
     shards = None
     if share.count > 1:
       shards = seqio.ShardInfo(share.index, share.count)
@@ -371,21 +405,37 @@ class SeqioDataset:
     return self._converter(dataset, self._lengths)
 
 
-def _feature_converter(converter: Any) -> Any:
-  if not isinstance(converter, str):
-    return converter
-  from t5score_jax.inputs import feature_converters
+def normalised_rates(rates: Sequence[float], count: int) -> np.ndarray:
+  """Returns the rates of `count` datasets, float64 [count], with sum 1.
 
-  known = {
-    'encoder_decoder': feature_converters.EncDecFeatureConverter,
-    'pair': feature_converters.PairFeatureConverter,
-    'group': feature_converters.GroupFeatureConverter,
-  }
-  if converter not in known:
+  Raises:
+    DatasetError: Another number of rates, or rates below 0 or all 0.
+  """
+  weights = np.asarray(rates, np.float64)
+  if len(weights) != count or not count:
+    raise DatasetError(f'{count} datasets need as many rates, not {len(rates)}')
+  if not np.all(np.isfinite(weights)) or weights.min() < 0 or not sum(rates):
+    raise DatasetError(f'rates must be 0 or more, not all 0: {list(rates)}')
+  return weights / weights.sum()
+
+
+def import_tasks(module: str | None) -> None:
+  """Imports a module that registers SeqIO tasks.
+
+  Raises:
+    DatasetError: There is no such module.
+  """
+  if not module:
+    return
+  try:
+    importlib.import_module(module)
+  except ModuleNotFoundError as error:
+    if error.name is None or not f'{module}.'.startswith(f'{error.name}.'):
+      raise  # One that the module itself imports.
     raise DatasetError(
-      f'feature_converter = {converter!r}: use one of {sorted(known)}'
-    )
-  return known[converter]()
+      f'MIXTURE_OR_TASK_MODULE = {module!r}: no module {error.name!r}; is its '
+      'folder in PYTHONPATH?'
+    ) from error
 
 
 def _open_arrays(path: Path) -> dict[str, np.ndarray]:
@@ -399,7 +449,7 @@ def _open_arrays(path: Path) -> dict[str, np.ndarray]:
   else:
     raise DatasetError(
       f'{path}: no such folder of .npy arrays (or .npz file); '
-      'scripts/prepare/cache_batches.py makes one'
+      'scripts/prepare/cache_batches.py writes one'
     )
   if not arrays:
     raise DatasetError(f'{path}: there is no .npy file in this folder')
@@ -411,18 +461,16 @@ def _widen(array: np.ndarray) -> np.ndarray:
   return np.asarray(array, kind)
 
 
-def _derive(batch: Batch) -> Batch:
-  """Adds the keys that follow from `decoder_target_tokens`."""
-  targets = batch.get('decoder_target_tokens')
-  if targets is None:
-    return batch
-  if 'decoder_input_tokens' not in batch:
-    shifted = np.zeros_like(targets)
-    shifted[..., 1:] = targets[..., :-1]
-    batch['decoder_input_tokens'] = shifted
-  if 'decoder_loss_weights' not in batch:
-    batch['decoder_loss_weights'] = (targets > 0).astype(np.float32)
-  return batch
+def derived(batch: Mapping[str, np.ndarray]) -> Batch:
+  """The keys of a batch that follow from its `decoder_target_tokens`."""
+  if (targets := batch.get('decoder_target_tokens')) is None:
+    return {}
+  shifted = np.zeros_like(targets)
+  shifted[..., 1:] = targets[..., :-1]
+  return {
+    'decoder_input_tokens': shifted,
+    'decoder_loss_weights': (targets > 0).astype(np.float32),
+  }
 
 
 def _plain(batch: Mapping[str, Any]) -> Batch:

@@ -1,16 +1,14 @@
-"""Batches of whole documents: every text in a batch is encoded once.
+"""Batches of whole documents, in which every text is encoded once.
 
 A document of SummEval has 561 training instances of COMES (17 summaries, 11
-references, 3 experts) and 29 texts. Here a batch holds the texts of some
-documents, each once, and the instances as rows of numbers, so that a step of
-the full network costs what its texts cost. Not here: batches of instances drawn
-one by one (`inputs/texts.py`).
+references, 3 experts) and 29 texts. A batch has the texts of some documents and
+the instances as rows of indices, so that the cost of a step is that of encoding
+its texts. `inputs/texts.py` draws instances one by one.
 """
 
 from __future__ import annotations
 
 import itertools
-import math
 import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -25,46 +23,43 @@ from t5score_jax.runtime import validation
 def steps(
   path: str | os.PathLike[str], documents: int, epochs: float = 1.0
 ) -> int:
-  """How many steps some epochs are, for gin, which doesn't compute.
+  """Returns the number of steps of some epochs, for gin files.
 
   Args:
     path: Folder of the instances.
-    documents: Documents a step.
-    epochs: How often each is seen.
+    documents: Documents per step.
+    epochs: Number of epochs.
 
   Returns:
     At least 1, unless `epochs` is 0.
 
   Raises:
-    datasets.DatasetError: There are no instances.
+    datasets.DatasetError: There are no instances, or a number is invalid.
   """
   validation.check(
     validation.Positive, datasets.DatasetError, documents=documents
   )
-  validation.check(validation.Finite, datasets.DatasetError, epochs=epochs)
-  if epochs < 0:
-    raise datasets.DatasetError(f'epochs = {epochs}: at least 0')
   file = Path(path) / 'source.npy'
   if not file.is_file():
-    raise datasets.DatasetError(f'{file}: there is no such array of instances')
+    raise datasets.DatasetError(f'{file}: no such array')
   count = len(np.unique(np.load(file)))
-  return math.ceil(round(count * epochs / documents, 6))
+  return text_arrays.count_steps(count, documents, epochs)
 
 
 class DocumentsDataset:
-  """Instances that share a source come together, each text once.
+  """All instances of a source in one batch, with each text once.
 
-  Arrays are those of `texts.TextsDataset`. A batch has, for each role,
+  The arrays are those of `texts.TextsDataset`. A batch has, for each role,
   `ROLE_tokens` int32 [documents * texts, length] and `ROLE_rows` int32
-  [documents * instances], the text of each instance; and `ratings` float32
-  [documents * instances, outputs], NaN where there is no instance; and,
-  where the arrays have it, `system` int32 [documents * instances]. `texts` and
+  [documents * instances], the text of each instance; `ratings` float32
+  [documents * instances, outputs], NaN where there is no instance; and, if the
+  arrays have it, `system` int32 [documents * instances]. `texts` and
   `instances` are those of the largest document, `length` is that of the longest
-  text, or three quarters of it where that suffices.
+  text, or three quarters of it if that suffices.
 
   Attributes:
-    batch_size: Places for instances in a batch over all processes.
-    num_documents: Documents in an epoch.
+    batch_size: Maximum number of instances per batch over all processes.
+    num_documents: Documents per epoch.
   """
 
   def __init__(
@@ -80,13 +75,12 @@ class DocumentsDataset:
     Args:
       path: Folder of the instances.
       texts: Folder of the texts, as tokens.
-      documents: Documents a batch over all processes.
-      seed: Of the order.
-      shuffle: Whether to shuffle, anew each epoch.
+      documents: Documents per batch over all processes.
+      seed: Seed of the order.
+      shuffle: Whether to shuffle each epoch.
 
     Raises:
-      datasets.DatasetError: Arrays are missing, or name texts that are not
-        there.
+      datasets.DatasetError: Arrays are missing, or refer to missing texts.
     """
     validation.check(
       validation.Positive, datasets.DatasetError, documents=documents
@@ -107,10 +101,14 @@ class DocumentsDataset:
     }
     self.batch_size = documents * self._instances
 
+  def token_arrays(self) -> Iterator[tuple[Path, np.ndarray]]:
+    """See `datasets.ArrayDataset.token_arrays`."""
+    yield self._arrays.file, self._arrays.table
+
   def batches(
     self, start_step: int = 0, share: shares.Share = shares.WHOLE
   ) -> Iterator[datasets.Batch]:
-    """See `datasets.Dataset`; a process has the texts of its documents."""
+    """See `datasets.Dataset`; a process reads the texts of its documents."""
     own = share.rows(self._documents)
     for step in itertools.count(start_step):
       places = step * self._documents + np.arange(self._documents)
@@ -136,12 +134,12 @@ class DocumentsDataset:
   def _batch(
     self, everything: Sequence[int], own: np.ndarray
   ) -> datasets.Batch:
-    """The texts and instances of documents.
+    """Makes a batch of documents.
 
     Args:
-      everything: The documents of the whole batch, which all processes make;
-        perhaps fewer than there are places.
-      own: The places of this process.
+      everything: The documents of the batch over all processes; fewer than
+        its slots at the end of an epoch.
+      own: The slots of this process.
     """
     arrays = self._arrays
     count = len(own)
@@ -161,7 +159,7 @@ class DocumentsDataset:
     for role, numbers in arrays.rows.items():
       places = self._places[role]
       width = arrays.width(role, numbers[whole])
-      # Empty places hold a text as well: one of padding alone has no mean.
+      # Empty slots have a text as well: the mean of padding is undefined.
       filling = arrays.texts(role, numbers[whole[:1]], width)
       tokens = np.repeat(filling, count * places, 0)
       rows = np.full(size, own[0] * places, np.int32)

@@ -1,7 +1,6 @@
-"""Between data and devices: batches are stacked, and read ahead of their use.
+"""Stacks batches for calls of several steps, and prefetches them.
 
-Not here: where batches come from (`inputs/datasets.py`), and how they lie on
-the devices (`training/partitioning.py`).
+Batches come from `inputs/datasets.py`; `training/partitioning.py` shards them.
 """
 
 from __future__ import annotations
@@ -22,25 +21,25 @@ def calls(
   start: int,
   stop: int,
   steps_per_call: int,
-  cadences: Sequence[int],
+  intervals: Sequence[int],
 ) -> Iterator[datasets.Batch]:
-  """Stacks batches for functions that take several steps in one call.
+  """Stacks batches for functions that run several steps in one call.
 
   Args:
-    batches: From `start` on.
-    start: First step.
-    stop: Step to end before.
-    steps_per_call: Batches to stack where possible; elsewhere one by one, so
-      that only two programs are compiled.
-    cadences: No call crosses a multiple of any of these steps.
+    batches: The batches from step `start` on.
+    start: The first step.
+    stop: The step after the last.
+    steps_per_call: Number of batches to stack; where that is impossible, they
+      come one by one, so that only two programs are compiled.
+    intervals: No call crosses a multiple of any of these steps.
 
   Yields:
-    Batches with the step as a new first axis, [K, B, ...], K = 1 or
+    Batches with a leading axis of steps, [K, B, ...], K = 1 or
     `steps_per_call`.
   """
   step = start
   while step < stop:
-    limit = min([stop, *(step - step % every + every for every in cadences)])
+    limit = min([stop, *(step - step % every + every for every in intervals)])
     size = steps_per_call if limit - step >= steps_per_call else 1
     group = list(itertools.islice(batches, size))
     if not group:
@@ -57,15 +56,15 @@ def prefetch(
   place: Callable[[datasets.Batch], Any],
   size: int = 4,
 ) -> Iterator[Any]:
-  """Reads ahead in a thread: the next batches are on the device in time.
+  """Reads batches and moves them to the devices in a thread.
 
   Args:
-    batches: What to read.
+    batches: The batches.
     place: Moves a batch to the devices.
-    size: How many to hold ready.
+    size: Number of batches to hold ready.
 
   Yields:
-    What `place` returns, in order. An error of the thread is raised here.
+    The results of `place`, in order. Errors of the thread are raised here.
   """
   ready: queue.Queue[tuple[Any, BaseException | None]] = queue.Queue(size)
   stopped = threading.Event()

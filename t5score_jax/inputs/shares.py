@@ -1,10 +1,9 @@
 """Which rows of a batch each process reads.
 
 A batch is split over groups of devices. A process reads the rows of the groups
-that its devices belong to, so that the batch is the same set of rows in the
-same places however many processes there are, and processes that hold parts of
-the same copy of a model read the same rows. Not here: the mesh
-(`training/partitioning.py`), and reading (`inputs/datasets.py`).
+of its devices, so that the batch does not depend on the number of processes,
+and processes with shards of the same replica read the same rows. The mesh is in
+`training/partitioning.py`, reading in `inputs/datasets.py`.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ from t5score_jax.errors import T5ScoreError
 
 
 class ShareError(T5ScoreError, ValueError):
-  """A batch or a mesh that cannot be divided over the processes."""
+  """A batch or a mesh cannot be divided over the processes."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -29,12 +28,12 @@ class Share:
   """A process's part of every batch.
 
   Attributes:
-    groups: Those of this process, ascending; a batch has as many equal blocks
-      of rows as there are groups, in their order.
-    num_groups: Over all processes.
-    index: Place of this share among the different ones.
-    count: Different shares; processes that hold parts of one copy of the model
-      have the same.
+    groups: The groups of this process, ascending; each has an equal block of a
+      batch's rows, in order.
+    num_groups: Number of groups over all processes.
+    index: Index of this share among the distinct ones.
+    count: Number of distinct shares; processes with shards of one replica have
+      the same share.
   """
 
   groups: tuple[int, ...] = (0,)
@@ -43,7 +42,7 @@ class Share:
   count: int = 1
 
   def rows(self, batch_size: int) -> np.ndarray:
-    """This share's rows of a batch, int64, ascending.
+    """Returns this share's rows of a batch, int64, ascending.
 
     Raises:
       ShareError: The batch cannot be divided over the groups.
@@ -58,7 +57,7 @@ class Share:
     return (starts[:, None] + np.arange(block)).reshape(-1)
 
   def batch_size(self, own: int) -> int:
-    """Rows of a batch of which this share has `own`."""
+    """Returns the size of a batch of which this share has `own` rows."""
     return own * self.num_groups // len(self.groups)
 
 
@@ -66,15 +65,15 @@ WHOLE = Share()
 
 
 def of(sharding: NamedSharding) -> Share:
-  """This process's share of batches that lie so, rows on axis 0.
+  """Returns this process's share of batches sharded so on axis 0.
 
   Raises:
-    ShareError: Processes share some of their rows and not others.
+    ShareError: The rows of two processes overlap partially.
   """
   num_groups = _num_groups(sharding)
   held: dict[int, set[int]] = {}
-  places: Mapping[Any, Any] = sharding.devices_indices_map((num_groups,))
-  for device, (rows,) in places.items():
+  slices: Mapping[Any, Any] = sharding.devices_indices_map((num_groups,))
+  for device, (rows,) in slices.items():
     held.setdefault(device.process_index, set()).add(rows.start or 0)
   shares = {process: tuple(sorted(groups)) for process, groups in held.items()}
   if len(shares) == 1:
@@ -83,8 +82,8 @@ def of(sharding: NamedSharding) -> Share:
   if sum(map(len, different)) > num_groups:
     raise ShareError(
       f'{num_groups} groups of devices over {len(shares)} processes: some '
-      'processes would share a part of their rows. Choose NUM_PARTITIONS so '
-      'that it divides the devices of a process, or is a multiple of them'
+      'processes would share a part of their rows; choose a NUM_PARTITIONS '
+      'that divides the devices of a process, or is a multiple of them'
     )
   own = shares[jax.process_index()]
   return Share(own, num_groups, different.index(own), len(different))
@@ -96,13 +95,13 @@ def put(
   share: Share,
   axis: int = 0,
 ) -> dict[str, jax.Array]:
-  """Makes arrays over all processes of the rows that each has.
+  """Makes global arrays of the rows of each process.
 
   Args:
-    batch: This process's rows, on `axis`.
-    sharding: Of the whole arrays.
-    share: Which rows they are.
-    axis: Of the rows.
+    batch: This process's rows.
+    sharding: Sharding of the global arrays.
+    share: This process's share.
+    axis: The axis of the rows.
   """
 
   def one(value: np.ndarray) -> jax.Array:
@@ -112,8 +111,8 @@ def put(
 
     def part(index: Any) -> np.ndarray:
       first, stop, _ = index[axis].indices(shape[axis])
-      place = int(np.searchsorted(rows, first))
-      own = (*index[:axis], slice(place, place + stop - first))
+      start = int(np.searchsorted(rows, first))
+      own = (*index[:axis], slice(start, start + stop - first))
       return value[(*own, *index[axis + 1 :])]
 
     return jax.make_array_from_callback(tuple(shape), sharding, part)
@@ -124,26 +123,26 @@ def put(
 def spread(
   batch: Mapping[str, np.ndarray], sharding: NamedSharding
 ) -> dict[str, jax.Array]:
-  """Makes arrays over all processes of a batch that each has whole.
+  """Makes global arrays of a batch that is the same in every process.
 
   Args:
-    batch: The same in all processes, rows on axis 0.
-    sharding: Of the arrays; whole on every device where it does not divide the
-      rows.
+    batch: The batch, with rows on axis 0.
+    sharding: Sharding of the arrays; those that it cannot divide are
+      replicated.
   """
 
   def one(value: np.ndarray) -> jax.Array:
-    place = sharding
+    own = sharding
     if len(value) % _num_groups(sharding):
-      place = NamedSharding(sharding.mesh, jax.sharding.PartitionSpec())
+      own = NamedSharding(sharding.mesh, jax.sharding.PartitionSpec())
     return jax.make_array_from_callback(
-      value.shape, place, lambda index: value[index]
+      value.shape, own, lambda index: value[index]
     )
 
   return {key: one(value) for key, value in batch.items()}
 
 
 def _num_groups(sharding: NamedSharding) -> int:
-  """Groups of devices over which axis 0 is split."""
+  """Number of groups of devices over which axis 0 is split."""
   devices = sharding.mesh.size
   return devices // sharding.shard_shape((devices,))[0]

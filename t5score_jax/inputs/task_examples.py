@@ -1,7 +1,6 @@
-"""The examples of a SeqIO task, one by one, as a model reads them.
+"""The examples of a SeqIO task for inference, each once and in order.
 
-For inference, where every example counts once and order stays; batches for
-training are `inputs/datasets.py`. Imports TensorFlow.
+`inputs/datasets.py` makes batches for training. Imports TensorFlow.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from t5score_jax.errors import T5ScoreError
 
 
 class TaskError(T5ScoreError, ValueError):
-  """There is no such task, split or feature; the message says what there is."""
+  """There is no such task, split or feature."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -25,10 +24,10 @@ class TaskExample:
   """An example of an encoder-decoder task.
 
   Attributes:
-    inputs: ids, `</s>` last.
-    targets: ids, `</s>` last.
-    inputs_text: what was tokenized, or what the ids mean.
-    targets_text: likewise.
+    inputs: Ids, ending with `</s>`.
+    targets: Ids, ending with `</s>`.
+    inputs_text: The text before tokenization, or else the decoded ids.
+    targets_text: Likewise.
   """
 
   inputs: tuple[int, ...]
@@ -38,23 +37,24 @@ class TaskExample:
 
 
 def tasks_of(mixture_or_task_name: str) -> list[str]:
-  """The names of a mixture's tasks, or of the one task.
+  """Returns the names of a mixture's tasks, or of the one task.
 
   Raises:
-    TaskError: nothing of this name is registered.
+    TaskError: The name is not registered.
   """
   try:
-    found = seqio.get_mixture_or_task(mixture_or_task_name)
+    source = seqio.get_mixture_or_task(mixture_or_task_name)
   except ValueError as error:
     raise TaskError(
-      f'no SeqIO task or mixture {mixture_or_task_name!r}: {error}; does a gin '
-      'file import the module that registers it?'
+      f'no SeqIO task or mixture {mixture_or_task_name!r}: {error}; name the '
+      'module that registers it (MIXTURE_OR_TASK_MODULE), or import it in a '
+      'gin file'
     ) from None
-  return [task.name for task in seqio.get_subtasks(found)]
+  return [task.name for task in seqio.get_subtasks(source)]
 
 
 def vocab_size(task_name: str) -> int:
-  """Ids of the task's vocabularies, the larger of the two."""
+  """Returns the size of the larger of the task's two vocabularies."""
   features = seqio.get_mixture_or_task(task_name).output_features
   return max(
     features[name].vocabulary.vocab_size
@@ -72,13 +72,13 @@ def read(
   """Yields the examples of a task in their order, each once.
 
   Args:
-    task_name: as registered.
-    lengths: feature -> most ids, `</s>` included.
-    split: of the task.
-    use_cached: whether to read SeqIO's cache.
+    task_name: The registered name.
+    lengths: Maximum number of ids by feature, `</s>` included.
+    split: The task's split.
+    use_cached: Whether to read SeqIO's cache.
 
   Raises:
-    TaskError: no such split, or a feature that is no sequence of ids.
+    TaskError: An unknown split, or a feature that is not a sequence of ids.
   """
   task = seqio.get_mixture_or_task(task_name)
   if split not in task.splits:
@@ -89,7 +89,7 @@ def read(
     feature = task.output_features.get(name)
     if feature is None or feature.rank != 1:
       raise TaskError(
-        f'{task_name} is no task of inputs and targets (feature {name!r}); '
+        f'{task_name} is not a task of inputs and targets (feature {name!r}); '
         'pairs and groups are for training'
       )
   dataset = task.get_dataset(
@@ -108,7 +108,7 @@ def read(
 
 
 def _ended(ids: np.ndarray, task: Any, feature: str) -> tuple[int, ...]:
-  """The ids, with the `</s>` that a model reads at the end of each text."""
+  """Returns the ids, ending with `</s>`."""
   end = task.output_features[feature].vocabulary.eos_id
   row = tuple(int(i) for i in ids)
   return row if row and row[-1] == end else (*row, int(end))

@@ -12,19 +12,16 @@ from typing import Any
 
 import numpy as np
 
-from t5score_jax.leaderboard import (
-  data,
-  ensemble,
-  overrating,
-  ranking,
-)
+from t5score_jax.leaderboard import data, ensemble, overrating, ranking
 from t5score_jax.leaderboard.data import Data
-from t5score_jax.leaderboard.entries import GIVEN
+from t5score_jax.leaderboard.entries import GIVEN, Generator, Metric
 from t5score_jax.leaderboard.ranking import Rule
 from t5score_jax.leaderboard.store import Store
 
 #: The ensemble's name among metrics.
 ENSEMBLE = 'ensemble'
+#: The costs that entries may have.
+COSTS = ('seconds', 'parameters')
 #: The role of all human texts, on a board without any role set.
 ROLE = 'default'
 
@@ -92,9 +89,12 @@ def analyse(
   if fitted is not None and version is None:
     fitted = dataclasses.replace(fitted, value=_kept(store, fitted.value))
   metrics = _metrics(table, ratings, fitted, request)
-  best = _best(metrics)
+  # Published ensembles have no rank: they never rank the generators.
+  best = next((m['name'] for m in metrics if m['rank'] == 1), None)
   overrated = _overrating(store, table, fitted, request, notes)
-  _attach_overrating(metrics, overrated)
+  first = next(iter(overrated.values()), {})
+  for entry in metrics:
+    entry['overrating'] = first.get(entry['name'])
   return {
     'board': {
       'name': board.name,
@@ -130,10 +130,9 @@ def _kept(store: Store, value: ensemble.Ensemble) -> ensemble.Ensemble:
 
 def next_version(store: Store) -> int:
   """The number of the next version of the ensemble."""
-  row = store.connection.execute(
-    'SELECT coalesce(max(version), 0) + 1 FROM version'
-  ).fetchone()
-  return int(row[0])
+  return int(
+    store.rows('SELECT coalesce(max(version), 0) + 1 FROM version')[0][0]
+  )
 
 
 def _fit(
@@ -203,17 +202,13 @@ def held_out_scores(
 
 
 def _metrics(
-  table: Data,
-  ratings: np.ndarray,
-  fitted: _Fitted | None,
-  request: Request,
+  table: Data, ratings: np.ndarray, fitted: _Fitted | None, request: Request
 ) -> list[dict[str, Any]]:
-  """Ranks the metrics and the ensemble."""
-  rule = request.rule
-  columns = {m.name: table.scores[m.name] for m in table.metrics}
-  own = None
+  """Ranks the metrics and the ensemble; published ensembles have no rank."""
+  rule, metrics, columns = request.rule, list(table.metrics), dict(table.scores)
   if fitted is not None and fitted.held_out is not None:
     own = _own_name(fitted.value.version, columns)
+    metrics.append(Metric(own, 'fitted', signature=fitted.value.signature()))
     columns[own] = fitted.held_out
   values = {
     n: ranking.correlation(c, ratings, rule) for n, c in columns.items()
@@ -221,51 +216,41 @@ def _metrics(
   pearson = values
   if rule != Rule(outliers=rule.outliers):
     pearson = {n: ranking.correlation(c, ratings) for n, c in columns.items()}
-  compared = {
-    n: c
-    for n, c in columns.items()
-    if n == own or _kind(table, n) != 'ensemble'
-  }
-  intervals = (
-    ranking.metric_intervals(compared, ratings, rule, request.resamples)
-    if request.resamples
-    else {}
+  compared = [m.name for m in metrics if m.kind != 'ensemble']
+  intervals = ranking.metric_intervals(
+    {n: columns[n] for n in compared}, ratings, rule, request.resamples
   )
   strength = {
     n: abs(v) if v is not None and rule.direction == 'either' else v
     for n, v in values.items()
   }
-  place = {
-    n: k
-    for k, n in enumerate(ranking.order({n: strength[n] for n in compared}), 1)
-  }
+  ranks = ranking.ranks({n: strength[n] for n in compared})
+  known = {m.name: m for m in metrics}
   entries = []
-  for name in ranking.order(strength):
-    metric = next((m for m in table.metrics if m.name == name), None)
-    interval = intervals.get(name)
+  for name in ranking.ranks(strength):
+    metric = known[name]
+    missing = np.isnan(columns[name]).all(axis=1).sum()
     entries.append(
       {
         'name': name,
-        'rank': place.get(name) if strength[name] is not None else None,
+        'rank': ranks.get(name),
         'correlation': values[name],
         'pearson': pearson[name],
-        'interval': None if interval is None else dataclasses.asdict(interval),
-        'kind': 'fitted' if name == own else _kind(table, name),
-        'negated': bool(metric and metric.negated),
-        'description': metric.description if metric else '',
-        'signature': (
-          metric.signature if metric else fitted.value.signature()  # type: ignore[union-attr]
-        ),
-        'seconds': metric.seconds if metric else None,
-        'parameters': metric.parameters if metric else None,
-        'submitted': metric.submitted if metric else '',
-        'missing': int(np.isnan(table.scores[name]).all(axis=1).sum())
-        if metric
-        else 0,
+        'interval': intervals.get(name),
+        'kind': metric.kind,
+        'negated': metric.negated,
+        **_described(metric),
+        'signature': metric.signature,
+        'missing': 0 if metric.kind == 'fitted' else int(missing),
       }
     )
   _mark_costs(entries, 'correlation')
   return entries
+
+
+def _described(entry: Generator | Metric) -> dict[str, Any]:
+  names = ('description', 'seconds', 'parameters', 'submitted')
+  return {name: getattr(entry, name) for name in names}
 
 
 def _own_name(version: int, taken: Any) -> str:
@@ -275,27 +260,16 @@ def _own_name(version: int, taken: Any) -> str:
   return f'{ENSEMBLE} v{version}' if version else f'{ENSEMBLE} (not stored)'
 
 
-def _kind(table: Data, name: str) -> str:
-  return next((m.kind for m in table.metrics if m.name == name), 'fitted')
-
-
 def _mark_costs(entries: list[dict[str, Any]], value: str) -> None:
   """Marks the entries on the Pareto front of the value and each cost."""
-  goodness = np.array([_number(e[value]) for e in entries])
-  for cost in ('seconds', 'parameters'):
-    costs = np.array([_number(e[cost]) for e in entries])
-    front = ranking.pareto(goodness, costs)
-    for entry, on in zip(entries, front, strict=True):
-      entry[f'pareto_{cost}'] = bool(on)
 
+  def column(name: str) -> np.ndarray:
+    return np.array([e[name] for e in entries], dtype=np.float64)
 
-def _number(value: float | None) -> float:
-  return np.nan if value is None else float(value)
-
-
-def _best(metrics: list[dict[str, Any]]) -> str | None:
-  """The metric that ranks the generators; never a published ensemble."""
-  return next((m['name'] for m in metrics if m['rank'] == 1), None)
+  for cost in COSTS:
+    front = ranking.pareto(column(value), column(cost))
+    for entry, on in zip(entries, front.tolist(), strict=True):
+      entry[f'pareto_{cost}'] = on
 
 
 def _generators(
@@ -303,39 +277,30 @@ def _generators(
 ) -> list[dict[str, Any]]:
   """Ranks the generators by the best metric."""
   columns = dict(table.scores)
-  own = None
   if fitted is not None:
-    own = _own_name(fitted.value.version, columns)
-    columns[own] = fitted.scores
+    columns[_own_name(fitted.value.version, columns)] = fitted.scores
   means = {n: ranking.means(c) for n, c in columns.items()}
   human = ranking.means(table.human)
   ranked = columns.get(best or '', np.full(table.human.shape, np.nan))
   ranked = np.where(table.is_reference[:, None], np.nan, ranked)
   names = [g.name for g in table.generators]
   values = dict(zip(names, ranking.means(ranked), strict=True))
-  intervals = (
-    ranking.generator_intervals(names, ranked, request.resamples)
-    if request.resamples
-    else {}
-  )
+  intervals = ranking.generator_intervals(names, ranked, request.resamples)
   entries = []
-  for rank, name in enumerate(ranking.order(values), 1):
+  for name, rank in ranking.ranks(values).items():
     i = names.index(name)
-    generator, interval = table.generators[i], intervals.get(name)
+    generator = table.generators[i]
     entries.append(
       {
         'name': name,
-        'rank': None if values[name] is None else rank,
+        'rank': rank,
         'score': values[name],
-        'interval': None if interval is None else dataclasses.asdict(interval),
+        'interval': intervals.get(name),
         'human': generator.human,
         'is_reference': bool(table.is_reference[i]),
         'rating': human[i],
         'scores': {n: m[i] for n, m in means.items()},
-        'description': generator.description,
-        'seconds': generator.seconds,
-        'parameters': generator.parameters,
-        'submitted': generator.submitted,
+        **_described(generator),
         'has_outputs': generator.has_outputs,
       }
     )
@@ -395,32 +360,19 @@ def _overrating(
     fits = {}
     for name, scores in columns.items():
       try:
-        fits[name] = _overrating_entry(
-          overrating.analyse(scores, ratings, machine)
-        )
+        fit = overrating.analyse(scores, ratings, machine)
       except overrating.OverratingError as error:
         notes.append(f'overrating of {name}, role {role}: {error}')
+        continue
+      fits[name] = {
+        'beta': fit.beta,
+        'ci90': fit.half_width,
+        'significance': fit.significance,
+        'human': fit.human,
+        'rows': fit.rows,
+      }
     result[role] = fits
   return result
-
-
-def _overrating_entry(fit: overrating.Overrating) -> dict[str, Any]:
-  return {
-    'beta': fit.beta,
-    'ci90': fit.half_width,
-    'significance': fit.significance,
-    'human': fit.human,
-    'rows': fit.rows,
-  }
-
-
-def _attach_overrating(
-  metrics: list[dict[str, Any]], overrated: dict[str, dict[str, Any]]
-) -> None:
-  """Adds the fits of the first role to the entries of metrics."""
-  first = next(iter(overrated.values()), {})
-  for entry in metrics:
-    entry['overrating'] = first.get(entry['name'])
 
 
 def references_effect(store: Store, table: Data) -> dict[str, dict[str, float]]:
@@ -438,31 +390,26 @@ def references_effect(store: Store, table: Data) -> dict[str, dict[str, float]]:
   if len(labels) < 2:
     return {}
   several = 'mean' if table.several == 'mean' else 'max'
-  everything = '+'.join(labels)
-  copied = data.load(store, everything).is_reference
+  copied = data.load(store, '+'.join(labels)).is_reference
   ratings = np.where(copied[:, None], np.nan, table.human)
-  place = {g.id: n for n, g in enumerate(table.generators)}
   result: dict[str, dict[str, float]] = {}
   for metric in table.metrics:
-    columns = {
-      label: data.metric_scores(
-        store, metric, label, 'own', place, ratings.shape
-      )
-      for label in labels
-    }
-    alone = {key for key, _ in store.scores(metric.id, labels[0])}
-    if not alone:
+    if not any(True for _ in store.scores(metric.id, labels[0])):
       continue
+    columns = {
+      label: data.metric_scores(store, metric, label) for label in labels
+    }
     curve = {}
     for size in range(1, len(labels) + 1):
-      values = []
-      for subset in data.subsets(labels, size):
-        stacked = np.stack([columns[label] for label in subset])
-        merged = getattr(stacked, several)(axis=0)
-        value = ranking.correlation(merged, ratings)
-        if value is not None:
-          values.append(value)
-      if values:
-        curve[str(size)] = float(np.mean(values))
+      values = [
+        ranking.correlation(
+          data.combine(np.stack([columns[label] for label in subset]), several),
+          ratings,
+        )
+        for subset in data.subsets(labels, size)
+      ]
+      known = [value for value in values if value is not None]
+      if known:
+        curve[str(size)] = float(np.mean(known))
     result[metric.name] = curve
   return result

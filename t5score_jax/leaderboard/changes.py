@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import datetime
 import json
-import sqlite3
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from t5score_jax.leaderboard import schema
+from t5score_jax.leaderboard.ensemble import Ensemble
 from t5score_jax.leaderboard.entries import (
   GIVEN,
   BoardError,
@@ -25,7 +25,6 @@ from t5score_jax.leaderboard.entries import (
   encode,
   now,
   pack,
-  unpack,
 )
 from t5score_jax.leaderboard.store import Store
 
@@ -68,7 +67,7 @@ def initialise(
       raise BoardError(f'{label!r} cannot name a reference')
   with store.transaction():
     schema.migrate(store.connection)
-    store.connection.execute(
+    store.run(
       'INSERT INTO board VALUES (1, ?, ?, ?, ?, 0, ?)',
       (name, task, human, '+'.join(references) or GIVEN, now()),
     )
@@ -88,16 +87,8 @@ def initialise(
 
 def _changed(store: Store, message: str) -> None:
   """Increments the revision and logs the change."""
-  store.connection.execute('UPDATE board SET revision = revision + 1')
-  note(store, message)
-
-
-def note(store: Store, message: str) -> None:
-  """Logs an event without changing the revision."""
-  with store.transaction():
-    store.connection.execute(
-      'INSERT INTO event (time, message) VALUES (?, ?)', (now(), message)
-    )
+  store.run('UPDATE board SET revision = revision + 1')
+  store.insert('event', {'time': now(), 'message': message})
 
 
 def add_generator(
@@ -116,33 +107,12 @@ def add_generator(
   Raises:
     BoardError: The name is taken, or the number of texts is wrong.
   """
-  check_name(generator.name, 'generator')
-  with store.transaction():
-    count = store.size()
-    if outputs is not None and len(outputs) != count:
-      raise BoardError(
-        f'{generator.name}: {len(outputs)} outputs for {count} inputs'
-      )
-    try:
-      cursor = store.connection.execute(
-        'INSERT INTO generator (name, human, description, seconds, parameters,'
-        ' submitted, outputs) VALUES (?, ?, ?, ?, ?, ?, ?)',
-        (
-          generator.name,
-          generator.human,
-          generator.description,
-          generator.seconds,
-          generator.parameters,
-          _time(generator.submitted) if generator.submitted else now(),
-          None if outputs is None else pack(list(outputs)),
-        ),
-      )
-    except sqlite3.IntegrityError as error:
-      raise BoardError(
-        f'generator {generator.name!r} exists already; choose another name'
-      ) from error
-    _changed(store, f'generator {generator.name} added')
-    return int(cursor.lastrowid or 0)
+  if outputs is not None and len(outputs) != store.size():
+    raise BoardError(
+      f'{generator.name}: {len(outputs)} outputs for {store.size()} inputs'
+    )
+  row = {'outputs': None if outputs is None else pack(list(outputs))}
+  return _add(store, 'generator', generator, row, ('id', 'has_outputs'))
 
 
 def add_metric(
@@ -161,32 +131,33 @@ def add_metric(
   Raises:
     BoardError: The name is taken.
   """
-  check_name(metric.name, 'metric')
+  row = {'settings': json.dumps(dict(metric.settings)), 'program': program}
+  return _add(store, 'metric', metric, row, ('id',))
+
+
+def _add(
+  store: Store,
+  table: str,
+  entry: Generator | Metric,
+  row: Mapping[str, Any],
+  without: Sequence[str],
+) -> int:
+  check_name(entry.name, table)
+  fields = {n: v for n, v in vars(entry).items() if n not in without}
+  fields['submitted'] = _time(entry.submitted) if entry.submitted else now()
   with store.transaction():
-    try:
-      cursor = store.connection.execute(
-        'INSERT INTO metric (name, kind, settings, program, negated,'
-        ' description, signature, seconds, parameters, submitted)'
-        ' VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)',
-        (
-          metric.name,
-          metric.kind,
-          json.dumps(dict(metric.settings)),
-          program,
-          metric.negated,
-          metric.description,
-          metric.signature,
-          metric.seconds,
-          metric.parameters,
-          _time(metric.submitted) if metric.submitted else now(),
-        ),
-      )
-    except sqlite3.IntegrityError as error:
-      raise BoardError(
-        f'metric {metric.name!r} exists already; choose another name'
-      ) from error
-    _changed(store, f'metric {metric.name} added')
-    return int(cursor.lastrowid or 0)
+    key = store.insert(table, {**fields, **row}, f'{table} {entry.name!r}')
+    _changed(store, f'{table} {entry.name} added')
+  return key
+
+
+def _check_column(values: np.ndarray, count: int, what: str) -> None:
+  if values.shape != (count,) or np.isinf(values).any():
+    raise BoardError(
+      f'{what} must be {count} finite numbers (or none), not'
+      f' {list(values.shape)}'
+      + (' with infinities' if np.isinf(values).any() else '')
+    )
 
 
 def set_scores(
@@ -205,27 +176,19 @@ def set_scores(
     BoardError: A column has the wrong length or contains an infinity.
   """
   count = store.size()
-
-  def rows() -> Iterable[tuple[int, int, str, bytes]]:
-    for metric, generator, values in columns:
-      if values.shape != (count,) or np.isinf(values).any():
-        raise BoardError(
-          f'scores must be {count} finite numbers (or none), not'
-          f' {list(values.shape)}'
-          + (' with infinities' if np.isinf(values).any() else '')
-        )
-      yield metric, generator, reference_set, encode(values)
-
   with store.transaction():
-    store.connection.executemany(
-      'INSERT OR REPLACE INTO score VALUES (?, ?, ?, ?)', rows()
-    )
-    store.connection.execute(
+    for metric, generator, values in columns:
+      _check_column(values, count, 'scores')
+      store.run(
+        'INSERT OR REPLACE INTO score VALUES (?, ?, ?, ?)',
+        (metric, generator, reference_set, encode(values)),
+      )
+    store.run(
       'DELETE FROM failure WHERE EXISTS (SELECT 1 FROM score WHERE'
       ' score.metric = failure.metric AND score.generator = failure.generator'
       ' AND score.reference_set = failure.reference_set)'
     )
-    store.connection.execute('UPDATE board SET revision = revision + 1')
+    store.run('UPDATE board SET revision = revision + 1')
 
 
 def set_failure(
@@ -233,27 +196,16 @@ def set_failure(
 ) -> None:
   """Records that a metric failed on a generator, and why."""
   with store.transaction():
-    store.connection.execute(
+    store.run(
       'INSERT OR REPLACE INTO failure VALUES (?, ?, ?, ?)',
       (metric, generator, reference_set, message[:2000]),
     )
-    names = store.connection.execute(
+    ((failed, on),) = store.rows(
       'SELECT metric.name, generator.name FROM metric, generator'
       ' WHERE metric.id = ? AND generator.id = ?',
       (metric, generator),
-    ).fetchone()
-    _changed(store, f'metric {names[0]} failed on {names[1]}: {message[:200]}')
-
-
-def set_metric_run(
-  store: Store, metric: int, signature: str, seconds: float | None
-) -> None:
-  """Records the signature and the duration of a run of a metric."""
-  with store.transaction():
-    store.connection.execute(
-      'UPDATE metric SET signature = ?, seconds = ? WHERE id = ?',
-      (signature, seconds, metric),
     )
+    _changed(store, f'metric {failed} failed on {on}: {message[:200]}')
 
 
 def add_ratings(
@@ -279,8 +231,7 @@ def add_ratings(
   with store.transaction():
     before = dict(store.ratings(name))
     for generator, values in columns:
-      if values.shape != (count,) or np.isinf(values).any():
-        raise BoardError(f'ratings must be {count} finite numbers (or none)')
+      _check_column(values, count, 'ratings')
       given = ~np.isnan(values)
       old = before.get(generator, np.full(count, np.nan))
       clash = given & ~np.isnan(old) & (old != values)
@@ -289,13 +240,11 @@ def add_ratings(
           f'{int(clash.sum())} of these examples already have another rating,'
           f' {name!r}; replace them explicitly, or choose another name'
         )
-      store.connection.execute(
+      store.run(
         'INSERT OR REPLACE INTO rating VALUES (?, ?, ?)',
         (name, generator, encode(np.where(given, values, old))),
       )
-    store.connection.execute(
-      'UPDATE board SET human = coalesce(human, ?)', (name,)
-    )
+    store.run('UPDATE board SET human = coalesce(human, ?)', [name])
     _changed(store, f'human ratings {name} added')
 
 
@@ -306,11 +255,8 @@ def set_human(store: Store, name: str) -> None:
     BoardError: The board has no such ratings.
   """
   with store.transaction():
-    if name not in store.rating_names():
-      raise BoardError(
-        f'no ratings {name!r}; there are {", ".join(store.rating_names())}'
-      )
-    store.connection.execute('UPDATE board SET human = ?', (name,))
+    check_known(name, store.rating_names(), 'ratings')
+    store.run('UPDATE board SET human = ?', [name])
     _changed(store, f'human ratings {name} chosen')
 
 
@@ -331,13 +277,9 @@ def set_role(
   with store.transaction():
     humans = [g.name for g in store.generators() if g.human]
     for generator in generators:
-      if generator not in humans:
-        raise BoardError(
-          f'{generator!r} is not a generator of human texts; there are: '
-          + (', '.join(humans) or 'none')
-        )
+      check_known(generator, humans, 'generator of human texts')
     check_reference_set(store, reference_set)
-    store.connection.execute(
+    store.run(
       'INSERT OR REPLACE INTO role VALUES (?, ?, ?)',
       (name, json.dumps(list(generators)), reference_set),
     )
@@ -346,50 +288,49 @@ def set_role(
 
 def check_reference_set(store: Store, reference_set: str) -> None:
   """Raises a BoardError if a reference of the set does not exist."""
-  known = list(store.references())
-  labels = [] if reference_set == GIVEN else reference_set.split('+')
-  for label in labels:
-    if label not in known:
-      raise BoardError(
-        f'no reference {label!r}; there are: {", ".join(known) or "none"}'
-      )
+  if reference_set != GIVEN:
+    known = list(store.references())
+    for label in reference_set.split('+'):
+      check_known(label, known, 'reference')
+
+
+def check_known(name: str, known: Sequence[str], what: str) -> None:
+  """Raises a BoardError if a name is not among the known ones."""
+  if name not in known:
+    raise BoardError(
+      f'no {what} {name!r}; there are: {", ".join(known) or "none"}'
+    )
 
 
 def add_version(
   store: Store,
-  version: int,
+  ensemble: Ensemble,
   revision: int,
   cause: str,
-  signature: str,
-  ensemble: Mapping[str, Any],
   created: str | None = None,
 ) -> None:
   """Stores a version of the ensemble permanently.
 
   Args:
     store: The board.
-    version: The version number.
+    ensemble: The ensemble, with its version.
     revision: The revision of the board that it was fitted to.
     cause: The change that caused it.
-    signature: The signature of the ensemble.
-    ensemble: The value of `Ensemble.to_json`.
     created: The time (ISO 8601) of an imported version; None for now.
 
   Raises:
     BoardError: `created` is not a time.
   """
+  row = {
+    'version': ensemble.version,
+    'created': now() if created is None else _time(created),
+    'revision': revision,
+    'cause': cause,
+    'signature': ensemble.signature(),
+    'ensemble': json.dumps(ensemble.to_json()),
+  }
   with store.transaction():
-    store.connection.execute(
-      'INSERT INTO version VALUES (?, ?, ?, ?, ?, ?)',
-      (
-        version,
-        now() if created is None else _time(created),
-        revision,
-        cause,
-        signature,
-        json.dumps(dict(ensemble)),
-      ),
-    )
+    store.insert('version', row, f'version {ensemble.version}')
 
 
 def _time(text: str) -> str:
@@ -405,15 +346,7 @@ def set_snapshot(
 ) -> None:
   """Stores the analyses of a revision and replaces older ones."""
   with store.transaction():
-    store.connection.execute(
+    store.run(
       'INSERT OR REPLACE INTO snapshot VALUES (1, ?, ?, ?)',
       (revision, version, pack(value)),
     )
-
-
-def snapshot(store: Store) -> tuple[int, Any] | None:
-  """The stored analyses, (revision, value); None if there are none."""
-  row = store.connection.execute(
-    'SELECT revision, data FROM snapshot'
-  ).fetchone()
-  return None if row is None else (row[0], unpack(row[1]))

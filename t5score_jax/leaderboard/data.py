@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 
@@ -87,27 +87,14 @@ def load(
   board = store.board()
   reference_set = reference_set or board.reference_set
   changes.check_reference_set(store, reference_set)
+  if human is not None:
+    changes.check_known(human, store.rating_names(), 'ratings')
   generators, metrics = store.generators(), store.metrics()
-  place = {g.id: n for n, g in enumerate(generators)}
-  shape = (len(generators), store.size())
-  ratings = np.full(shape, np.nan)
-  name = human or board.human
-  if human is not None and human not in store.rating_names():
-    raise BoardError(
-      f'no ratings {human!r}; there are: '
-      + (', '.join(store.rating_names()) or 'none')
-    )
-  for key, values in store.ratings(name) if name else ():
-    ratings[place[key]] = values
-  scores = {
-    m.name: metric_scores(store, m, reference_set, several, place, shape)
-    for m in metrics
-  }
   return Data(
     generators,
     metrics,
-    scores,
-    ratings,
+    {m.name: metric_scores(store, m, reference_set, several) for m in metrics},
+    stacked(store, store.ratings(human or board.human or '')),
     _references(store, generators, reference_set),
     reference_set,
     several,
@@ -115,36 +102,36 @@ def load(
 
 
 def metric_scores(
-  store: Store,
-  metric: Metric,
-  reference_set: str,
-  several: str,
-  place: dict[int, int],
-  shape: tuple[int, int],
+  store: Store, metric: Metric, reference_set: str, several: str = 'own'
 ) -> np.ndarray:
   """Scores of one metric, [I, K]; see `load` for the references used."""
-  labels = [] if reference_set == GIVEN else reference_set.split('+')
+  labels = reference_set.split('+')
   if several != 'own' and len(labels) > 1:
-    columns = [_column(store, metric, x, place, shape) for x in labels]
-    if not all(np.isnan(c).all() for c in columns):
-      together = np.stack(columns)
-      return together.max(axis=0) if several == 'max' else together.mean(axis=0)
-  scores = _column(store, metric, reference_set, place, shape)
-  if np.isnan(scores).all() and reference_set != GIVEN:
-    return _column(store, metric, GIVEN, place, shape)
+    columns = np.stack(
+      [stacked(store, store.scores(metric.id, label)) for label in labels]
+    )
+    if not np.isnan(columns).all():
+      return combine(columns, several)
+  scores = stacked(store, store.scores(metric.id, reference_set))
+  if np.isnan(scores).all():
+    return stacked(store, store.scores(metric.id, GIVEN))
   return scores
 
 
-def _column(
-  store: Store,
-  metric: Metric,
-  reference_set: str,
-  place: dict[int, int],
-  shape: tuple[int, int],
+def combine(scores: np.ndarray, several: str) -> np.ndarray:
+  """The maximum ('max') or the mean over the first axis, references (M.3)."""
+  return scores.max(axis=0) if several == 'max' else scores.mean(axis=0)
+
+
+def stacked(
+  store: Store, columns: Iterable[tuple[int, np.ndarray]]
 ) -> np.ndarray:
-  values = np.full(shape, np.nan)
-  for generator, column in store.scores(metric.id, reference_set):
-    values[place[generator]] = column
+  """Columns by generator as [I, K]; NaN where there is none."""
+  rows = store.rows('SELECT id FROM generator ORDER BY id')
+  index = {key: n for n, (key,) in enumerate(rows)}
+  values = np.full((len(index), store.size()), np.nan)
+  for key, column in columns:
+    values[index[key]] = column
   return values
 
 
@@ -153,17 +140,15 @@ def _references(
 ) -> np.ndarray:
   """Which generators' texts are among the references, [I]."""
   copied = np.zeros(len(generators), dtype=bool)
-  humans = [n for n, g in enumerate(generators) if g.human and g.has_outputs]
-  if not humans or reference_set == GIVEN:
+  if reference_set == GIVEN:
     return copied
   references = store.references()
-  for n in humans:
-    outputs = store.outputs(generators[n].id) or []
-    for label in reference_set.split('+'):
-      same = sum(
-        a == b for a, b in zip(outputs, references[label], strict=True)
-      )
-      copied[n] |= 2 * same > len(outputs)
+  for n, generator in enumerate(generators):
+    if generator.human and generator.has_outputs:
+      outputs = store.outputs(generator.id) or []
+      for label in reference_set.split('+'):
+        pairs = zip(outputs, references[label], strict=True)
+        copied[n] |= 2 * sum(a == b for a, b in pairs) > len(outputs)
   return copied
 
 
@@ -173,13 +158,11 @@ def reference_sets(store: Store) -> list[str]:
   These are all references together, each reference alone (for the maximum or
   mean over references and the effect of their number), and those of roles.
   """
-  board = store.board()
   labels = list(store.references())
   if not labels:
     return []
-  sets = [board.reference_set, *labels]
-  sets += [references for _, references in store.roles().values()]
-  return list(dict.fromkeys(sets))
+  roles = [references for _, references in store.roles().values()]
+  return list(dict.fromkeys([store.board().reference_set, *labels, *roles]))
 
 
 def subsets(

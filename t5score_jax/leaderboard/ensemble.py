@@ -276,7 +276,7 @@ def _problem(sums: Moments, without: int | None = None) -> _Problem:
   return _Problem(count, gram, target, mean_x, mean_y)
 
 
-def path(problem: _Problem) -> tuple[np.ndarray, np.ndarray]:
+def _path(problem: _Problem) -> tuple[np.ndarray, np.ndarray]:
   """Computes the exact Lasso path, which is linear between its knots.
 
   Returns:
@@ -299,7 +299,7 @@ def path(problem: _Problem) -> tuple[np.ndarray, np.ndarray]:
 
 def _at(problem: _Problem, penalty: float) -> np.ndarray:
   """Weights at one lambda, [M]."""
-  penalties, weights = path(problem)
+  penalties, weights = _path(problem)
   # np.interp needs ascending abscissae.
   order = np.argsort(penalties, kind='stable')
   return np.array(
@@ -307,10 +307,8 @@ def _at(problem: _Problem, penalty: float) -> np.ndarray:
   )
 
 
-def choose(
-  problem: _Problem, members: int = MEMBERS
-) -> tuple[float, np.ndarray]:
-  """Selects the last knot of the path with exactly `members` nonzero weights.
+def _choose(problem: _Problem) -> tuple[float, np.ndarray]:
+  """Selects the last knot of the path with exactly `MEMBERS` nonzero weights.
 
   If no knot has that many (there are fewer metrics), the last knot with the
   largest smaller number is selected.
@@ -321,10 +319,10 @@ def choose(
   Raises:
     EnsembleError: All weights are zero.
   """
-  penalties, weights = path(problem)
+  penalties, weights = _path(problem)
   small = _ZERO * np.abs(problem.target).max() / problem.count
   counts = (np.abs(weights) > small).sum(axis=0)
-  for wanted in range(members, 0, -1):
+  for wanted in range(MEMBERS, 0, -1):
     knots = np.flatnonzero(counts == wanted)
     if knots.size:
       chosen = weights[:, knots[-1]].copy()
@@ -363,13 +361,12 @@ class Fit:
     return [self.names[i] for i in order if self.standardised[i]]
 
 
-def fit(sums: Moments, names: Sequence[str], members: int = MEMBERS) -> Fit:
+def fit(sums: Moments, names: Sequence[str]) -> Fit:
   """Fits the ensemble and computes its leave-one-out correlation.
 
   Args:
     sums: Moments of M metrics.
     names: The names of the metrics.
-    members: The number of nonzero weights.
 
   Returns:
     The fit.
@@ -378,21 +375,17 @@ def fit(sums: Moments, names: Sequence[str], members: int = MEMBERS) -> Fit:
     EnsembleError: All weights are zero.
   """
   problem = _problem(sums)
-  penalty, weights = choose(problem, members)
-  raw, intercept = _raw(sums, problem, weights)
-  correlation, held_out = _leave_one_out(sums, penalty)
-  return Fit(
-    tuple(names), penalty, weights, raw, intercept, correlation, held_out
-  )
-
-
-def _raw(
-  sums: Moments, problem: _Problem, weights: np.ndarray
-) -> tuple[np.ndarray, float]:
-  """Converts standardised weights to raw weights and an intercept."""
+  penalty, weights = _choose(problem)
   raw = weights / sums.deviation
-  intercept = sums.mean_rating + problem.mean_y - weights @ problem.mean_x
-  return raw, float(intercept - raw @ sums.mean)
+  offset = sums.mean_rating + problem.mean_y - weights @ problem.mean_x
+  return Fit(
+    tuple(names),
+    penalty,
+    weights,
+    raw,
+    float(offset - raw @ sums.mean),
+    *_leave_one_out(sums, penalty),
+  )
 
 
 def _leave_one_out(
@@ -402,15 +395,13 @@ def _leave_one_out(
   groups = len(sums.count)
   if groups < 2:
     return None, None
-  weights = np.empty((groups, len(sums.mean)))
-  offsets = np.empty(groups)
-  raws = np.empty_like(weights)
-  intercepts = np.empty(groups)
-  for g in range(groups):
-    problem = _problem(sums, without=g)
-    weights[g] = _at(problem, penalty)
-    offsets[g] = problem.mean_y - weights[g] @ problem.mean_x
-    raws[g], intercepts[g] = _raw(sums, problem, weights[g])
+  problems = [_problem(sums, without=g) for g in range(groups)]
+  weights = np.array([_at(problem, penalty) for problem in problems])
+  offsets = np.array(
+    [p.mean_y - w @ p.mean_x for p, w in zip(problems, weights, strict=True)]
+  )
+  raw = weights / sums.deviation
+  held_out = raw, sums.mean_rating + offsets - raw @ sums.mean
   # Sums over rows of p = w.z + c, p^2 and p y, from the moments.
   wx = np.einsum('gm,gm->g', weights, sums.x)
   p = (wx + offsets * sums.count).sum()
@@ -423,8 +414,8 @@ def _leave_one_out(
   n, y, yy = sums.count.sum(), sums.y.sum(), sums.yy.sum()
   spread = (pp - p * p / n) * (yy - y * y / n)
   if not spread > 0:
-    return 0.0, (raws, intercepts)
-  return float((py - p * y / n) / np.sqrt(spread)), (raws, intercepts)
+    return 0.0, held_out
+  return float((py - p * y / n) / np.sqrt(spread)), held_out
 
 
 def ablation(sums: Moments, fitted: Fit) -> dict[str, float | None]:
@@ -441,38 +432,6 @@ def ablation(sums: Moments, fitted: Fit) -> dict[str, float | None]:
     at = [fitted.names.index(n) for n in rest]
     try:
       result[member] = fit(sums.select(at), rest).leave_one_out
-    except (EnsembleError, ValueError):
+    except ValueError:  # An EnsembleError, or no other metric.
       result[member] = None
   return result
-
-
-def affine(
-  column: np.ndarray, scores: np.ndarray, tolerance: float = 1e-9
-) -> tuple[float, np.ndarray] | None:
-  """Recovers the affine function of a few metrics that equals a column.
-
-  Args:
-    column: Published scores of an ensemble, [N].
-    scores: Finite scores of the metrics, [M, N].
-    tolerance: Largest error, relative to the column's standard deviation.
-
-  Returns:
-    Intercept and sparse weights [M], or None if the column is not an affine
-    function of the metrics.
-  """
-  mean, deviation = scores.mean(axis=1), scores.std(axis=1)
-  if not (deviation > 0).all() or not column.std() > 0:
-    return None
-  z = (scores - mean[:, None]) / deviation[:, None]
-  kept = np.arange(len(scores))
-  for _ in range(2):  # all metrics, then only those with weights
-    design = np.vstack([np.ones(z.shape[1]), z[kept]]).T
-    solution = np.linalg.lstsq(design, column, rcond=None)[0]
-    error = np.abs(design @ solution - column).max()
-    if not error <= tolerance * column.std():
-      return None
-    big = np.abs(solution[1:]) > 1e-7 * column.std()
-    kept, values = kept[big], solution[1:][big]
-  weights = np.zeros(len(scores))
-  weights[kept] = values / deviation[kept]
-  return float(solution[0] - weights @ mean), weights

@@ -8,9 +8,11 @@ from __future__ import annotations
 import dataclasses
 import datetime
 import json
+import os
 import re
 import zlib
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -102,6 +104,21 @@ class Metric:
   submitted: str = ''
 
 
+def imported_metric(name: str, negated: bool, kind: str = 'column') -> Metric:
+  """A metric whose scores are imported; their origin is unknown."""
+  signature = f'metric:{name}|scores:imported'
+  return Metric(name, kind, negated=negated, signature=signature)
+
+
+def check_free(path: str | os.PathLike[str]) -> None:
+  """Raises a BoardError if a path exists or its parent folder does not."""
+  target = Path(os.path.abspath(path))
+  if target.exists():
+    raise BoardError(f'{path} exists already; choose another name')
+  if not target.parent.is_dir():
+    raise BoardError(f'folder {target.parent} does not exist; create it first')
+
+
 @dataclasses.dataclass(frozen=True)
 class Version:
   """A version of the ensemble; `ensemble` is a value of `Ensemble.to_json`."""
@@ -112,6 +129,10 @@ class Version:
   cause: str
   signature: str
   ensemble: Mapping[str, Any]
+
+  def to_json(self) -> dict[str, Any]:
+    """The version as JSON, without the revision of the board."""
+    return {n: v for n, v in vars(self).items() if n != 'revision'}
 
 
 def now() -> str:

@@ -19,16 +19,19 @@ Names are percent-encoded where necessary. `wmt_folder.py` has WMT's layout,
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import json
 import os
+import sys
 import urllib.parse
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
+import msgspec
 import numpy as np
 
-from t5score_jax.data import files, folders, tables
+from t5score_jax.data import files, folders
 from t5score_jax.leaderboard import (
   changes,
   ensemble,
@@ -37,7 +40,13 @@ from t5score_jax.leaderboard import (
   score_table,
   wmt_folder,
 )
-from t5score_jax.leaderboard.entries import BoardError, Generator, Metric
+from t5score_jax.leaderboard.entries import (
+  BoardError,
+  Generator,
+  Metric,
+  check_free,
+)
+from t5score_jax.leaderboard.outputs import read_outputs
 from t5score_jax.leaderboard.store import Store
 
 _FORMAT = 't5score board 1'
@@ -81,12 +90,8 @@ def new_folder(folder: str | os.PathLike[str]) -> Iterator[Path]:
   Raises:
     BoardError: The name exists already, or its parent folder does not.
   """
-  target = Path(os.path.abspath(folder))
-  if target.exists():
-    raise BoardError(f'{folder} exists already; choose another name')
-  if not target.parent.is_dir():
-    raise BoardError(f'folder {target.parent} does not exist; create it first')
-  with folders.new_folder(target) as partial:
+  check_free(folder)
+  with folders.new_folder(folder) as partial:
     yield partial
 
 
@@ -129,17 +134,7 @@ def _write(store: Store, folder: Path) -> None:
       (folder / 'programs' / file_name(metric.name)).write_bytes(program)
   _write_numbers(store, folder, ids, generators, metrics)
   _write_jsonl(
-    folder / 'versions.jsonl',
-    (
-      {
-        'version': v.version,
-        'created': v.created,
-        'cause': v.cause,
-        'signature': v.signature,
-        'ensemble': dict(v.ensemble),
-      }
-      for v in store.versions()
-    ),
+    folder / 'versions.jsonl', (v.to_json() for v in store.versions())
   )
 
 
@@ -271,87 +266,93 @@ def import_folder(
       renewal.renew(store, f'imported from the folder {source.name}')
 
 
+class _Input(msgspec.Struct):
+  id: str
+  source: str | None
+  references: dict[str, str]
+
+
+class _Role(msgspec.Struct):
+  generators: list[str]
+  references: str
+
+
+class _Document(msgspec.Struct):
+  format: Literal['t5score board 1']
+  name: str
+  task: str
+  human: str | None
+  references: list[str]
+  roles: dict[str, _Role]
+  generators: list[Generator]
+  metrics: list[Metric]
+
+
+class _Version(msgspec.Struct):
+  ensemble: ensemble.Ensemble
+  cause: str
+  created: str
+
+
+@contextlib.contextmanager
+def _named(path: Path) -> Iterator[bytes]:
+  """Yields the bytes of a file; errors of JSON and types name the file."""
+  try:
+    yield path.read_bytes()
+  except (msgspec.DecodeError, KeyError) as error:
+    raise files.RecordError(str(error), path=path) from error
+
+
 def _read(
   store: Store, folder: Path, name: str | None, human: str | None
 ) -> None:
-  try:
-    document = json.loads('\n'.join(files.read_lines(folder / 'board.json')))
-    if document.get('format') != _FORMAT:
-      raise ValueError(f'format {document.get("format")!r}, not {_FORMAT!r}')
-    with store.transaction():
-      _fill(store, folder, document, name, human)
-  except (ValueError, KeyError, TypeError, AttributeError) as error:
-    if isinstance(error, (BoardError, files.RecordError)):
-      raise
-    raise BoardError(f'{folder / "board.json"}: {error!r}') from error
-
-
-def _fill(
-  store: Store,
-  folder: Path,
-  document: Mapping[str, Any],
-  name: str | None,
-  human: str | None,
-) -> None:
-  with files.open_text(folder / 'inputs.jsonl') as lines:
-    table = tables.read_table(lines, str(folder / 'inputs.jsonl'), 'jsonl')
-    rows = [row for _, row in table.rows]
-  ids = [row['id'] for row in rows]
-  changes.initialise(
-    store,
-    name or document['name'],
-    document['task'],
-    ids,
-    None if rows[0]['source'] is None else [row['source'] for row in rows],
-    {
-      label: [row['references'][label] for row in rows]
-      for label in document['references']
-    },
-    human or document['human'],
-  )
-  generators = {}
-  for entry in document['generators']:
-    generator = Generator(**entry)
-    path = folder / 'outputs' / f'{file_name(generator.name)}.jsonl'
-    texts = None
-    if path.is_file():
-      with files.open_text(path) as lines:
-        by_id = {
-          row['id']: row['hypothesis']
-          for _, row in tables.read_table(lines, str(path), 'jsonl').rows
-        }
-      texts = [by_id[key] for key in ids]
-    generators[generator.name] = changes.add_generator(store, generator, texts)
-  metrics = {}
-  for entry in document['metrics']:
-    program = folder / 'programs' / file_name(entry['name'])
-    # Folders are not trusted: their programs are always isolated.
-    settings = {**entry['settings']}
-    settings.pop('isolation', None)
-    metrics[entry['name']] = changes.add_metric(
+  with _named(folder / 'board.json') as data:
+    document = msgspec.json.decode(data, type=_Document)
+  with _named(folder / 'inputs.jsonl') as data:
+    inputs = msgspec.json.Decoder(_Input).decode_lines(data)
+    references = {
+      label: [row.references[label] for row in inputs]
+      for label in document.references
+    }
+  ids = [row.id for row in inputs]
+  sources = [row.source for row in inputs if row.source is not None]
+  with store.transaction():
+    changes.initialise(
       store,
-      Metric(**{**entry, 'settings': settings}),
-      program.read_bytes() if program.is_file() else None,
+      name or document.name,
+      document.task,
+      ids,
+      sources or None,
+      references,
+      human or document.human,
     )
-  _fill_numbers(store, folder, ids, generators, metrics)
-  for role, entry in document['roles'].items():
-    changes.set_role(store, role, entry['generators'], entry['references'])
-  with files.open_text(folder / 'versions.jsonl') as lines:
-    for line in lines:
-      entry = json.loads(line)
-      value = ensemble.Ensemble.from_json(entry['ensemble'])
-      changes.add_version(
+    generators = {}
+    for generator in document.generators:
+      path = folder / 'outputs' / f'{file_name(generator.name)}.jsonl'
+      texts = None
+      if path.is_file():
+        texts = read_outputs(path, ids, max_bytes=sys.maxsize)
+      key = changes.add_generator(store, generator, texts)
+      generators[generator.name] = key
+    metrics = {}
+    for metric in document.metrics:
+      program = folder / 'programs' / file_name(metric.name)
+      # Folders are not trusted: their programs are always isolated.
+      settings = {n: x for n, x in metric.settings.items() if n != 'isolation'}
+      metrics[metric.name] = changes.add_metric(
         store,
-        entry['version'],
-        0,
-        entry['cause'],
-        value.signature(),
-        value.to_json(),
-        entry['created'],
+        dataclasses.replace(metric, settings=settings),
+        program.read_bytes() if program.is_file() else None,
       )
+    _read_numbers(store, folder, ids, generators, metrics)
+    for role, entry in document.roles.items():
+      changes.set_role(store, role, entry.generators, entry.references)
+    with _named(folder / 'versions.jsonl') as data:
+      for v in msgspec.json.Decoder(_Version).decode_lines(data):
+        changes.add_version(store, v.ensemble, 0, v.cause, v.created)
 
 
-def _fill_numbers(
+def _read_numbers(
   store: Store,
   folder: Path,
   ids: Sequence[str],

@@ -27,14 +27,17 @@ from t5score_jax.leaderboard.entries import (
   GIVEN,
   BoardError,
   Generator,
-  Metric,
+  check_free,
   human_pattern,
+  imported_metric,
 )
 from t5score_jax.leaderboard.score_table import ScoreTable
 from t5score_jax.leaderboard.store import Store
 
 #: Default regular expression for names of human systems: WMT's and 'human'.
 HUMAN_PATTERN = rf'human|{humans.HUMAN_SYSTEMS}'
+# Largest error of a recovered affine function, in standard deviations.
+_AFFINE = 1e-9
 
 
 @contextlib.contextmanager
@@ -50,11 +53,8 @@ def new_board(path: str | os.PathLike[str]) -> Iterator[Store]:
   Raises:
     BoardError: The file exists already.
   """
+  check_free(path)
   path = Path(path)
-  if path.exists():
-    raise BoardError(f'{path} exists already; choose another name')
-  if not path.parent.is_dir():
-    raise BoardError(f'folder {path.parent} does not exist; create it first')
   partial = path.with_name(f'.{path.name}.{secrets.token_hex(4)}.part')
   try:
     with Store(partial, create=True) as store:
@@ -188,10 +188,7 @@ def import_table(
     BoardError: A column is missing or a name is invalid.
   """
   for column in [human, *negate]:
-    if column not in table.columns:
-      raise BoardError(
-        f'no column {column!r}; there are: {", ".join(table.columns)}'
-      )
+    changes.check_known(column, list(table.columns), 'column')
   if human in negate:
     raise BoardError(
       f'{human!r} holds the human ratings, which cannot be negated'
@@ -209,37 +206,27 @@ def import_table(
       )
       for s in table.systems
     ]
+
+    def given(values: np.ndarray) -> Iterator[tuple[int, np.ndarray]]:
+      for generator, row in zip(generators, values, strict=True):
+        if not np.isnan(row).all():
+          yield generator, row
+
     for column in names:
-      values = table.columns[column]
-      if column in negate:
-        values = -values
+      sign = -1.0 if column in negate else 1.0
+      kind = 'ensemble' if column == published else 'column'
       metric = changes.add_metric(
-        store,
-        Metric(
-          column,
-          'ensemble' if column == published else 'column',
-          negated=column in negate,
-          signature=f'metric:{column}|scores:imported',
-        ),
+        store, imported_metric(column, column in negate, kind)
       )
       changes.set_scores(
         store,
         (
-          (metric, generator, row)
-          for generator, row in zip(generators, values, strict=True)
-          if not np.isnan(row).all()
+          (metric, generator, sign * scores)
+          for generator, scores in given(table.columns[column])
         ),
         GIVEN,
       )
-    changes.add_ratings(
-      store,
-      human,
-      (
-        (generator, row)
-        for generator, row in zip(generators, ratings, strict=True)
-        if not np.isnan(row).all()
-      ),
-    )
+    changes.add_ratings(store, human, given(ratings))
     if published in names:
       _keep_published(store, table, name, published, human, negate)
 
@@ -264,7 +251,7 @@ def _keep_published(
   scores = np.stack(
     [table.columns[n].ravel() * (-1 if n in negate else 1) for n in names]
   )
-  function = ensemble.affine(column.ravel(), scores)
+  function = affine(column.ravel(), scores)
   if function is None:
     return
   intercept, values = function
@@ -282,14 +269,39 @@ def _keep_published(
     },
     inputs=ensemble.digest({n: signatures[n] for n in weights}),
   )
-  changes.add_version(
-    store,
-    1,
-    store.board().revision,
-    f'published, as the column {published!r}',
-    value.signature(),
-    value.to_json(),
-  )
+  cause = f'published, as the column {published!r}'
+  changes.add_version(store, value, store.board().revision, cause)
+
+
+def affine(
+  column: np.ndarray, scores: np.ndarray
+) -> tuple[float, np.ndarray] | None:
+  """Recovers the affine function of a few metrics that equals a column.
+
+  Args:
+    column: Published scores of an ensemble, [N].
+    scores: Finite scores of the metrics, [M, N].
+
+  Returns:
+    Intercept and sparse weights [M], or None if the column is not an affine
+    function of the metrics.
+  """
+  mean, deviation = scores.mean(axis=1), scores.std(axis=1)
+  if not (deviation > 0).all() or not column.std() > 0:
+    return None
+  z = (scores - mean[:, None]) / deviation[:, None]
+  kept = np.arange(len(scores))
+  for _ in range(2):  # all metrics, then only those with weights
+    design = np.vstack([np.ones(z.shape[1]), z[kept]]).T
+    solution = np.linalg.lstsq(design, column, rcond=None)[0]
+    error = np.abs(design @ solution - column).max()
+    if not error <= _AFFINE * column.std():
+      return None
+    big = np.abs(solution[1:]) > 1e-7 * column.std()
+    kept, values = kept[big], solution[1:][big]
+  weights = np.zeros(len(scores))
+  weights[kept] = values / deviation[kept]
+  return float(solution[0] - weights @ mean), weights
 
 
 def read_and_import(

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from t5score_jax.data import files, tables
+from t5score_jax.data import files, numbers, tables
 from t5score_jax.data.files import RecordError
 from t5score_jax.leaderboard.entries import Generator
 
@@ -141,7 +141,7 @@ def read_columns(
   path = os.fspath(path)
   places = {key: n for n, key in enumerate(ids)}
   known = {g.name: g.id for g in generators}
-  numbers: dict[str, dict[int, np.ndarray]] = {}
+  columns_read: dict[str, dict[int, np.ndarray]] = {}
   seen: set[tuple[str, str]] = set()
   with files.open_text(path) as lines:
     for number, row in tables.read_table(lines, path).rows:
@@ -169,29 +169,18 @@ def read_columns(
           raise RecordError(
             'no such column', path=path, line=number, field=name
           )
-        values = numbers.setdefault(name, {})
+        values = columns_read.setdefault(name, {})
         if known[system] not in values:
           values[known[system]] = np.full(len(ids), np.nan)
         values[known[system]][places[key]] = _number(
           row[name], path, number, name
         )
-  if not numbers:
+  if not columns_read:
     raise RecordError('no rows or no columns of numbers', path=path)
-  return numbers
+  return columns_read
 
 
 def _number(value: Any, path: str, line: int, field: str) -> float:
   if value is None or value == '':
     return math.nan
-  try:
-    number = float(value)
-  except (TypeError, ValueError):
-    number = math.inf
-  if not math.isfinite(number) or isinstance(value, bool):
-    raise RecordError(
-      f'{str(value)[:40]!r} is not a finite number',
-      path=path,
-      line=line,
-      field=field,
-    )
-  return number
+  return numbers.read(value, path=path, line=line, field=field)

@@ -13,7 +13,7 @@ import dataclasses
 from collections.abc import Callable
 
 import numpy as np
-from scipy import optimize, stats
+import scipy
 
 from t5score_jax.errors import T5ScoreError
 
@@ -140,7 +140,7 @@ def _fit(
       ' constant'
     ) from error
   spread = float(np.sqrt(covariance[1, 1]))
-  z = float(stats.norm.ppf((1 + level) / 2))
+  z = float(scipy.stats.norm.ppf((1 + level) / 2))
   return Overrating(
     float(beta[1]), spread, z * spread, float(beta[2]), ratio, rows
   )
@@ -151,7 +151,7 @@ def _minimise(criterion: Callable[[float], float]) -> float:
   # A coarse grid first: far from the minimum the criterion is flat.
   grid = np.linspace(-8.0, 8.0, 17)
   best = int(np.argmin([criterion(float(np.exp(g))) for g in grid]))
-  minimum = optimize.minimize_scalar(
+  minimum = scipy.optimize.minimize_scalar(
     lambda g: criterion(float(np.exp(g))),
     bounds=(grid[max(best - 1, 0)], grid[min(best + 1, 16)]),
     method='bounded',

@@ -12,9 +12,10 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Mapping
+from typing import TypedDict
 
 import numpy as np
-from scipy import stats
+import scipy
 
 from t5score_jax.errors import InputError
 from t5score_jax.evaluation import correlation as agreement
@@ -98,16 +99,31 @@ def means(scores: np.ndarray) -> list[float | None]:
   return [None if math.isnan(mean) else mean for mean in averages]
 
 
-def order(values: Mapping[str, float | None]) -> list[str]:
-  """Sorts names by descending value, None last; ties by name."""
-  return sorted(
-    values,
-    key=lambda n: (values[n] is None, -(values[n] or 0.0), n),
-  )
+def ranks(values: Mapping[str, float | None]) -> dict[str, int | None]:
+  """Ranks names by descending value.
+
+  Returns:
+    Name -> rank, in that order. Ties share the best of their ranks (1, 1, 3)
+    and are ordered by name; names without a value come last, without a rank.
+  """
+  known = [n for n, value in values.items() if value is not None]
+  places = _places(np.array([values[n] for n in known], dtype=np.float64))
+  order = sorted(zip(places.tolist(), known, strict=True))
+  return {
+    **{name: int(place) for place, name in order},
+    **dict.fromkeys(sorted(n for n in values if values[n] is None)),
+  }
 
 
-@dataclasses.dataclass(frozen=True)
-class Interval:
+def _places(values: np.ndarray) -> np.ndarray:
+  """Ranks along the last axis, the largest first; ties get the smallest."""
+  # 40 bits: rounding errors do not break ties.
+  mantissa, exponent = np.frexp(values)
+  rounded = np.ldexp(np.round(np.ldexp(mantissa, 40)), exponent - 40)
+  return scipy.stats.rankdata(-rounded, axis=-1, method='min')
+
+
+class Interval(TypedDict):
   """95% intervals of a value and its rank, by bootstrap over examples."""
 
   low: float
@@ -117,14 +133,16 @@ class Interval:
 
 
 def _intervals(
-  names: list[str], values: np.ndarray, sign: np.ndarray
+  names: list[str], values: np.ndarray, strength: np.ndarray
 ) -> dict[str, Interval]:
-  """Intervals from resampled values [resamples, N]; rank 1 is the largest."""
-  places = stats.rankdata(-values * sign, axis=1, method='min')
-  low, high = np.percentile(values, [2.5, 97.5], axis=0)
-  first, last = np.percentile(places, [2.5, 97.5], axis=0, method='nearest')
+  """Intervals of resampled values and of ranks by strength, [resamples, N]."""
+  ranks = _places(strength)
+  low, high = np.percentile(values, [2.5, 97.5], axis=0).tolist()
+  first, last = np.percentile(ranks, [2.5, 97.5], axis=0, method='nearest')
   return {
-    name: Interval(float(low[n]), float(high[n]), int(first[n]), int(last[n]))
+    name: Interval(
+      low=low[n], high=high[n], rank_low=int(first[n]), rank_high=int(last[n])
+    )
     for n, name in enumerate(names)
   }
 
@@ -145,31 +163,30 @@ def metric_intervals(
     columns: Metric -> scores [I, K].
     ratings: Ratings [I, K].
     rule: The ranking rule.
-    resamples: The number of resamples.
+    resamples: The number of resamples; 0 for no intervals.
     seed: The seed of the resamples.
 
   Returns:
     Metric -> intervals, for metrics that have a correlation.
   """
   rule = rule or Rule()
-  if rule.statistic != 'pearson':
+  names = [
+    name
+    for name, scores in columns.items()
+    if correlation(scores, ratings, rule) is not None
+  ]
+  if rule.statistic != 'pearson' or not names or not resamples:
     return {}
   weights = draw_examples(ratings.shape[1], resamples, seed)
-  names, values = [], []
-  for name, scores in columns.items():
-    point = correlation(scores, ratings, rule)
-    if point is None:
-      continue
-    resampled = resample_correlation(scores, ratings, weights, rule.level)
-    names.append(name)
-    values.append(resampled)
-  if not names:
-    return {}
-  stacked = np.stack(values, axis=1)
-  sign = np.ones_like(stacked)
-  if rule.direction == 'either':
-    sign = np.sign(stacked)
-  return _intervals(names, stacked, sign)
+  values = np.stack(
+    [
+      resample_correlation(columns[n], ratings, weights, rule.level)
+      for n in names
+    ],
+    axis=1,
+  )
+  either = rule.direction == 'either'
+  return _intervals(names, values, np.abs(values) if either else values)
 
 
 def draw_examples(count: int, resamples: int, seed: int) -> np.ndarray:
@@ -191,50 +208,27 @@ def resample_correlation(
   Returns:
     The correlations, [resamples]; 0 if either is constant.
   """
-  if level == 'instance':
-    return _resampled_instance(scores, ratings, weights)
-  return _resampled_system(scores, ratings, weights)
-
-
-def _resampled_instance(
-  scores: np.ndarray, ratings: np.ndarray, weights: np.ndarray
-) -> np.ndarray:
   used = ~np.isnan(scores) & ~np.isnan(ratings)
   # Centred, so that sums of squares lose no digits.
   x = np.where(used, scores - scores[used].mean(), 0.0)
   y = np.where(used, ratings - ratings[used].mean(), 0.0)
-  columns = [used.astype(np.float64), x, y, x * x, y * y, x * y]
-  # [resamples, K] @ [K, 6]
-  sums = weights @ np.stack([c.sum(axis=0) for c in columns], axis=1)
-  return agreement.pearson_of_sums(*sums.T)
-
-
-def _resampled_system(
-  scores: np.ndarray, ratings: np.ndarray, weights: np.ndarray
-) -> np.ndarray:
-  used = ~np.isnan(scores) & ~np.isnan(ratings)
-  rows = used.any(axis=1)
-  used = used[rows]
-  x = np.where(used, scores[rows], 0.0)
-  y = np.where(used, ratings[rows], 0.0)
-  with np.errstate(all='ignore'):
-    count = weights @ used.T.astype(np.float64)  # [resamples, I]
-    mean_x, mean_y = weights @ x.T / count, weights @ y.T / count
+  if level == 'instance':
+    columns = [used.astype(np.float64), x, y, x * x, y * y, x * y]
+    # [resamples, K] @ [K, 6]
+    sums = weights @ np.stack([c.sum(axis=0) for c in columns], axis=1)
+    return agreement.pearson_of_sums(*sums.T)
+  count = weights @ used.T.astype(np.float64)  # [resamples, I]
   there = count > 0
-  mean_x = np.where(there, mean_x, 0.0)
-  mean_y = np.where(there, mean_y, 0.0)
   n = there.sum(axis=1)
-  center = (mean_x.sum(axis=1) / n, mean_y.sum(axis=1) / n)
-  mean_x = np.where(there, mean_x - center[0][:, None], 0.0)
-  mean_y = np.where(there, mean_y - center[1][:, None], 0.0)
-  return agreement.pearson_of_sums(
-    n,
-    mean_x.sum(axis=1),
-    mean_y.sum(axis=1),
-    (mean_x**2).sum(axis=1),
-    (mean_y**2).sum(axis=1),
-    (mean_x * mean_y).sum(axis=1),
-  )
+
+  def means(values: np.ndarray) -> np.ndarray:
+    """Means of generators, centred in each resample, [resamples, I]."""
+    mean = weights @ values.T / np.maximum(count, 1)
+    return np.where(there, mean - (mean.sum(axis=1) / n)[:, None], 0.0)
+
+  x, y = means(x), means(y)
+  products = (x, y, x * x, y * y, x * y)
+  return agreement.pearson_of_sums(n, *(p.sum(axis=1) for p in products))
 
 
 def generator_intervals(
@@ -248,20 +242,20 @@ def generator_intervals(
   Args:
     names: Names of the I generators.
     scores: Scores by the metric that ranks them, [I, K].
-    resamples: The number of resamples of examples.
+    resamples: The number of resamples of examples; 0 for no intervals.
     seed: The seed of the resamples.
 
   Returns:
     Generator -> intervals, for generators with all K scores.
   """
   whole = ~np.isnan(scores).any(axis=1)
-  if not whole.any():
+  if not whole.any() or not resamples:
     return {}
   weights = draw_examples(scores.shape[1], resamples, seed)
   # [resamples, K] @ [K, I]
   values = weights @ scores[whole].T / scores.shape[1]
   kept = [name for name, w in zip(names, whole, strict=True) if w]
-  return _intervals(kept, values, np.ones_like(values))
+  return _intervals(kept, values, values)
 
 
 def pareto(goodness: np.ndarray, costs: np.ndarray) -> np.ndarray:

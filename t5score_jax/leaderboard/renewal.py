@@ -7,12 +7,16 @@ ensemble. `analysis.py` computes them.
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from t5score_jax.leaderboard import changes, ensemble
-from t5score_jax.leaderboard.analysis import analyse, next_version
+from t5score_jax.leaderboard.analysis import COSTS, analyse, next_version
 from t5score_jax.leaderboard.entries import BoardError
 from t5score_jax.leaderboard.store import Store
+
+#: Boards with less than this get a warning.
+LEAST_EXAMPLES, LEAST_GENERATORS = 100, 5
 
 
 def keep_version(store: Store) -> dict[str, Any] | None:
@@ -56,27 +60,57 @@ def renew(store: Store, cause: str) -> dict[str, Any]:
     with store.transaction():
       if (store.board().revision, next_version(store)) != (revision, version):
         continue
-      if value['ensemble'] is None:
-        changes.set_snapshot(store, revision, None, value)
-      else:
-        entry = ensemble.parse_signature(value['ensemble']['signature'])
+      fitted = value['ensemble']
+      if fitted is not None:
         kept = dataclasses.replace(
-          entry, standardised=value['ensemble']['weights']
+          ensemble.parse_signature(fitted['signature']),
+          standardised=fitted['weights'],
         )
-        changes.add_version(
-          store, version, revision, cause, entry.signature(), kept.to_json()
-        )
-        changes.set_snapshot(store, revision, version, value)
+        changes.add_version(store, kept, revision, cause)
+      changes.set_snapshot(store, revision, fitted and version, value)
       return value
   raise BoardError(f'{store.path}: too many changes at once; try again')
 
 
 def current(store: Store) -> dict[str, Any]:
   """The stored analyses, renewed first if they are outdated."""
-  kept = changes.snapshot(store)
+  kept = store.snapshot()
   if kept is not None and kept[0] == store.board().revision:
     return kept[1]
   return renew(store, 'renewed after an interrupted change')
+
+
+def placed(entries: Sequence[Mapping[str, Any]], name: str) -> str:
+  """The rank of an entry in words; entries without a rank do not count.
+
+  >>> placed([{'name': 'a', 'rank': 1}, {'name': 'b', 'rank': None}], 'a')
+  'rank 1 of 1'
+  """
+  ranks = {entry['name']: entry['rank'] for entry in entries}
+  rank, ranked = ranks[name], [r for r in ranks.values() if r is not None]
+  if rank is None:
+    return 'on the board; not ranked, because scores or ratings are missing'
+  tied = f' (shared by {ranked.count(rank)})' if ranked.count(rank) > 1 else ''
+  return f'rank {rank} of {len(ranked)}{tied}'
+
+
+def warnings(value: Mapping[str, Any]) -> list[str]:
+  """Warns of a board that is too small for stable ranks."""
+  rated = sum(g['rating'] is not None for g in value['generators'])
+  counts = [
+    f'{count} {what} ({least} or more are better)'
+    for count, least, what in (
+      (value['board']['examples'], LEAST_EXAMPLES, 'examples'),
+      (rated, LEAST_GENERATORS, 'rated generators'),
+    )
+    if count < least
+  ]
+  if not counts:
+    return []
+  return [
+    f'a small board, {" and ".join(counts)}: another sample may well change'
+    ' the ranks, the correlations and the ensemble'
+  ]
 
 
 def rank_document(
@@ -96,10 +130,7 @@ def rank_document(
   """
   extra = ['interval', 'rank'] * intervals
   extra += [
-    'seconds',
-    'parameters',
-    'pareto_seconds',
-    'pareto_parameters',
+    f'{front}{cost}' for front in ('', 'pareto_') for cost in COSTS
   ] * costs
   rule = value['board']['rule']
   of_metrics = list(extra)

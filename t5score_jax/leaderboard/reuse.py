@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from t5score_jax.data import files, records, tables
+from t5score_jax.data import files, numbers, records, tables
 from t5score_jax.leaderboard import ensemble, runs
 from t5score_jax.leaderboard.entries import BoardError, Metric, Version
 from t5score_jax.leaderboard.store import Store
@@ -72,15 +72,14 @@ def _from_table(
     for number, row in tables.read_table(lines, os.fspath(path)).rows:
       for name in members:
         cell: Any = row.get(name)
-        try:
-          cells[name].append(float(cell))
-        except (TypeError, ValueError):
+        if (value := numbers.parse(cell)) is None:
           raise files.RecordError(
             f'{str(cell)[:40]!r} is not a score of the member {name!r}',
             path=path,
             line=number,
             field=name,
-          ) from None
+          )
+        cells[name].append(value)
   return {name: np.array(values) for name, values in cells.items()}
 
 
@@ -92,7 +91,7 @@ def _from_texts(
   columns = {}
   for name in value.weights:
     metric = known.get(name)
-    if metric is None or metric.kind not in ('library', 'command'):
+    if metric is None or metric.kind not in runs.RUNNABLE:
       raise BoardError(
         f'the member {name!r} cannot be run (its scores were imported); give'
         " the members' scores with --scores-table"
@@ -108,29 +107,23 @@ def _run(
   segments: list[records.Segment],
 ) -> np.ndarray:
   """Runs one member on new segments with their own references."""
-  runner = runs.Runner(
-    metric,
-    store.program(metric.id),
-    [os.path.dirname(os.path.realpath(store.path))],
-  )
-  outputs = [s.hypothesis for s in segments]
-  ids = [str(n) for n in range(1, len(segments) + 1)]
-  given = [s.source for s in segments]
-  sources = None
-  if all(source is not None for source in given):
-    sources = [source or '' for source in given]
-  if not metric.settings.get('references'):
-    return runner.score(outputs, ids, sources, None)
   counts = {len(s.references) for s in segments}
-  if len(counts) != 1 or counts == {0}:
+  if metric.settings.get('references') and (len(counts) > 1 or 0 in counts):
     raise BoardError(
       f'the member {metric.name!r} needs the same number of references for'
       ' every text'
     )
-  columns = [[s.references[n] for s in segments] for n in range(counts.pop())]
-  several = value.reference_set.partition(':')[2]
-  several = several or metric.settings.get('several', 'own')
-  if several == 'own' or len(columns) == 1:
-    return runner.score(outputs, ids, sources, columns)
-  each = np.stack([runner.score(outputs, ids, sources, [c]) for c in columns])
-  return each.max(axis=0) if several == 'max' else each.mean(axis=0)
+  sources = [s.source for s in segments if s.source is not None]
+  texts = runs.Texts(
+    [str(n) for n in range(1, len(segments) + 1)],
+    sources if len(sources) == len(segments) else None,
+    {str(n): [s.references[n] for s in segments] for n in range(min(counts))},
+  )
+  (scores,) = runs.score_generator(
+    runs.Runner(store, metric),
+    [s.hypothesis for s in segments],
+    texts,
+    ['+'.join(texts.references)],
+    value.reference_set.partition(':')[2] or None,
+  ).values()
+  return scores

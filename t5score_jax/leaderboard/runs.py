@@ -7,47 +7,63 @@ of scores and their finiteness are checked. `submissions.py` stores them.
 
 from __future__ import annotations
 
+import dataclasses
 import json
-import math
 import time
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
+from t5score_jax.data import numbers
 from t5score_jax.data.records import Segment
+from t5score_jax.leaderboard.data import combine
 from t5score_jax.leaderboard.entries import GIVEN, BoardError, Metric
+from t5score_jax.leaderboard.store import Store
 from t5score_jax.leaderboard.web import sandbox
 from t5score_jax.metrics import base, registry
 
 #: Exceptions by which a metric rejects texts or options.
 FAILURES = (ValueError, TypeError, ArithmeticError, LookupError, OSError)
+#: The kinds of metrics that can be run.
+RUNNABLE = ('library', 'command')
 
 
 class RunError(BoardError):
   """A metric failed; the message says how."""
 
 
+@dataclasses.dataclass(frozen=True)
+class Texts:
+  """The ids of K inputs, their texts if known, and K texts per reference."""
+
+  ids: Sequence[str]
+  sources: Sequence[str] | None
+  references: Mapping[str, Sequence[str]]
+
+  @classmethod
+  def of(cls, store: Store) -> Texts:
+    """The inputs of a board."""
+    return cls(store.ids(), store.sources(), store.references())
+
+
 class Runner:
   """Runs one metric on many outputs; loads a metric of the library once.
 
   Attributes:
+    metric: The metric.
     signature: The signature of the newest scores; '' before the first run.
     seconds: Duration of the newest run.
   """
 
   def __init__(
-    self,
-    metric: Metric,
-    program: bytes | None = None,
-    hidden: Sequence[str] = (),
+    self, store: Store, metric: Metric, program: bytes | None = None
   ):
     """Makes a runner.
 
     Args:
+      store: The board; executables must not see its folder.
       metric: The metric, of kind 'library' or 'command'.
-      program: The executable of a metric of kind 'command'.
-      hidden: Folders that the executable must not see.
+      program: The executable; None for the one on the board.
 
     Raises:
       RunError: The library has no such metric or option.
@@ -55,8 +71,7 @@ class Runner:
     self.metric = metric
     self.signature = ''
     self.seconds = 0.0
-    self._program = program
-    self._hidden = hidden
+    self._hidden = [store.path.resolve().parent]
     self._loaded: base.Metric | None = None
     if metric.kind == 'library':
       try:
@@ -65,25 +80,22 @@ class Runner:
         )
       except FAILURES as error:
         raise RunError(f'{metric.name}: {error}') from error
-    elif metric.kind != 'command':
+    elif metric.kind == 'command':
+      self._program = program or store.program(metric.id) or b''
+    else:
       raise RunError(
         f'{metric.name}: its scores were imported; it cannot be run'
       )
 
   def score(
-    self,
-    outputs: Sequence[str],
-    ids: Sequence[str],
-    sources: Sequence[str] | None,
-    references: Sequence[Sequence[str]] | None,
+    self, outputs: Sequence[str], texts: Texts, reference_set: str = GIVEN
   ) -> np.ndarray:
     """Scores K outputs.
 
     Args:
       outputs: The K texts.
-      ids: The ids of their inputs.
-      sources: The texts of their inputs, if known.
-      references: K texts per reference; None for no references.
+      texts: Their inputs and references.
+      reference_set: Labels joined by '+', or `GIVEN` for no references.
 
     Returns:
       K finite scores, negated if lower is better (M.1).
@@ -91,12 +103,13 @@ class Runner:
     Raises:
       RunError: The metric failed, or its scores are invalid.
     """
+    labels = [] if reference_set == GIVEN else reference_set.split('+')
     segments = [
       Segment(
         hypothesis=text,
-        references=tuple(column[n] for column in references or ()),
-        source=None if sources is None else sources[n],
-        segment=ids[n],
+        references=tuple(texts.references[label][n] for label in labels),
+        source=None if texts.sources is None else texts.sources[n],
+        segment=texts.ids[n],
       )
       for n, text in enumerate(outputs)
     ]
@@ -118,8 +131,7 @@ class Runner:
       scores = self._loaded.score_segments(segments)
       self.signature = scores.signature
       return np.asarray(scores.values, dtype=np.float64)
-    assert self._program is not None
-    lines = [
+    lines = (
       json.dumps(
         {
           'id': s.segment,
@@ -128,72 +140,36 @@ class Runner:
           'source': s.source,
         }
       )
+      + '\n'
       for s in segments
-    ]
+    )
     self.signature = self.metric.signature
     settings = self.metric.settings
-    answer = sandbox.run(
+    printed = sandbox.run(
       self._program,
-      ('\n'.join(lines) + '\n').encode(),
+      ''.join(lines).encode(),
       sandbox.Limits(**settings.get('limits', {})),
       self._hidden,
       settings.get('isolation', 'required'),
     )
-    return parse_answer(answer, len(segments))
+    return _parse(printed, len(segments))
 
 
-def parse_answer(answer: bytes, count: int) -> np.ndarray:
-  """Parses the scores that a program printed, one per line.
-
-  Args:
-    answer: The standard output of the program.
-    count: The number of scores expected.
-
-  Returns:
-    Float64 [count].
-
-  Raises:
-    RunError: The number of lines differs, or a line is not a finite number.
-  """
-  lines = answer.splitlines()
+def _parse(printed: bytes, count: int) -> np.ndarray:
+  """Parses the scores that a program printed, one per line."""
+  lines = printed.splitlines()
   if len(lines) != count:
     raise RunError(f'the program printed {len(lines)} lines for {count} texts')
   values = np.empty(count)
   for n, line in enumerate(lines):
-    try:
-      values[n] = float(line)
-    except ValueError:
-      values[n] = math.nan
-    if not math.isfinite(values[n]):
+    value = numbers.parse(line.strip().decode('ascii', 'replace'))
+    if value is None:
       raise RunError(
         f'the program printed {line[:40]!r} in line {n + 1}: not a finite'
         ' number'
       )
+    values[n] = value
   return values
-
-
-class Texts:
-  """The inputs and references of a board."""
-
-  def __init__(
-    self,
-    ids: list[str],
-    sources: list[str] | None,
-    references: dict[str, list[str]],
-  ):
-    self.ids, self.sources, self.references = ids, sources, references
-
-  def of(self, reference_set: str) -> list[list[str]] | None:
-    """The texts of each reference of a set; None for `GIVEN`."""
-    if reference_set == GIVEN:
-      return None
-    return [self.references[label] for label in reference_set.split('+')]
-
-  def run(
-    self, runner: Runner, outputs: Sequence[str], reference_set: str
-  ) -> np.ndarray:
-    """Scores outputs with a set of references."""
-    return runner.score(outputs, self.ids, self.sources, self.of(reference_set))
 
 
 def score_generator(
@@ -201,6 +177,7 @@ def score_generator(
   outputs: Sequence[str],
   texts: Texts,
   reference_sets: Sequence[str],
+  several: str | None = None,
 ) -> dict[str, np.ndarray]:
   """Scores one generator by one metric with every reference set.
 
@@ -208,33 +185,37 @@ def score_generator(
   single reference is run with each; sets of several references get the maximum
   or mean (M.3). A metric that takes several references is run with each set.
 
+  Args:
+    runner: The metric.
+    outputs: The K texts.
+    texts: Their inputs and references.
+    reference_sets: Labels joined by '+', each.
+    several: How several references are combined; None for the metric's way.
+
   Returns:
     Reference set -> scores [K].
 
   Raises:
     RunError: The metric failed, or the board lacks references it needs.
   """
-  settings: Any = runner.metric.settings
+  settings = runner.metric.settings
   if not settings.get('references'):
-    return {GIVEN: texts.run(runner, outputs, GIVEN)}
+    return {GIVEN: runner.score(outputs, texts)}
   if not reference_sets:
     raise RunError(
       f'{runner.metric.name} needs references, and this board has none'
     )
-  several = settings.get('several', 'own')
-  # The last run, with all references, is the one whose duration is kept.
-  ordered = sorted(reference_sets, key=lambda s: s.count('+'))
+  several = several or settings.get('several', 'own')
   scores: dict[str, np.ndarray] = {}
-  for reference_set in ordered:
+  # The last run, with all references, is the one whose duration is kept.
+  for reference_set in sorted(reference_sets, key=lambda s: s.count('+')):
     labels = reference_set.split('+')
     if several == 'own' or len(labels) == 1:
-      scores[reference_set] = texts.run(runner, outputs, reference_set)
+      scores[reference_set] = runner.score(outputs, texts, reference_set)
       continue
     for label in labels:
       if label not in scores:
-        scores[label] = texts.run(runner, outputs, label)
+        scores[label] = runner.score(outputs, texts, label)
     together = np.stack([scores[label] for label in labels])
-    scores[reference_set] = (
-      together.max(axis=0) if several == 'max' else together.mean(axis=0)
-    )
+    scores[reference_set] = combine(together, several)
   return {name: scores[name] for name in reference_sets}

@@ -17,7 +17,7 @@ from typing import IO, Any
 import numpy as np
 import pandas as pd
 
-from t5score_jax.data import files, tables
+from t5score_jax.data import files, numbers, tables
 from t5score_jax.data.files import RecordError
 
 #: Recognised names of the columns of ids, in order of preference.
@@ -137,58 +137,31 @@ def _pick(
   return present[0]
 
 
-@contextlib.contextmanager
-def _opened(path: str) -> Iterator[IO[Any]]:
-  """Opens a file of bytes; gzip is detected and uncompressed."""
-  with contextlib.ExitStack() as stack:
-    stream: Any = stack.enter_context(open(path, 'rb'))
-    if stream.peek(2)[:2] == b'\x1f\x8b':
-      stream = stack.enter_context(gzip.GzipFile(fileobj=stream))
-    yield stream
-
-
 class _Checked:
   """A stream that checks that every line has as many fields as the header.
 
   pandas would read a short row as one with empty cells.
   """
 
-  def __init__(self, stream: IO[Any], fields: int, path: str):
-    self._stream, self._tabs, self._path = stream, fields - 1, path
-    self._line, self._open, self._begun = 0, 0, False
+  def __init__(self, stream: IO[bytes], fields: int, path: str):
+    self._stream, self._fields, self._path = stream, fields, path
+    self._line = 0
 
   def __iter__(self) -> Iterator[bytes]:
     return iter(lambda: self.read(1 << 20), b'')
 
-  def read(self, size: int = -1) -> bytes:
-    data = self._stream.read(size)
-    held = np.frombuffer(data, dtype=np.uint8)
-    ends = np.flatnonzero(held == 10)
-    tabs = np.searchsorted(np.flatnonzero(held == 9), ends)
-    counts = np.diff(tabs, prepend=0)
-    total = int((held == 9).sum())
-    if len(ends):
-      counts[0] += self._open
-      self._check(counts)
-      self._line += len(ends)
-      self._open = total - int(tabs[-1])
-      self._begun = int(ends[-1]) + 1 < len(held)
-    elif data:
-      self._open += total
-      self._begun = True
-    elif self._begun:
-      self._begun = False
-      self._check(np.array([self._open]))
-    return data
-
-  def _check(self, counts: np.ndarray) -> None:
-    wrong = np.flatnonzero(counts != self._tabs)
-    if wrong.size:
-      raise RecordError(
-        f'{counts[wrong[0]] + 1} fields where the header has {self._tabs + 1}',
-        path=self._path,
-        line=self._line + int(wrong[0]) + 1,
-      )
+  def read(self, size: int) -> bytes:
+    lines = self._stream.readlines(size)
+    for number, line in enumerate(lines, self._line + 1):
+      fields = line.count(b'\t') + 1
+      if fields != self._fields:
+        raise RecordError(
+          f'{fields} fields where the header has {self._fields}',
+          path=self._path,
+          line=number,
+        )
+    self._line += len(lines)
+    return b''.join(lines)
 
 
 def _chunks(
@@ -201,7 +174,10 @@ def _chunks(
   exact: dict[str, Any] = {'float_precision': 'round_trip'}
   if int(pd.__version__.partition('.')[0]) >= 3:
     exact = {}
-  with _opened(path) as stream:
+  with open(path, 'rb') as raw, contextlib.ExitStack() as stack:
+    stream: Any = raw
+    if raw.peek(2)[:2] == b'\x1f\x8b':
+      stream = stack.enter_context(gzip.GzipFile(fileobj=raw))
     yield from pd.read_csv(
       _Checked(stream, len(header), path),
       sep='\t',
@@ -274,13 +250,11 @@ def _explain(path: str, header: list[str], names: list[str]) -> None:
     for number, line in enumerate(lines, 2):
       for name, cell in zip(header, line.split('\t'), strict=False):
         if name in names and cell not in _MISSING:
-          try:
-            float(cell)
-          except ValueError:
+          if numbers.parse(cell) is None:
             raise RecordError(
               f'{cell[:40]!r} is not a number; exclude columns without numbers'
               ' by --ignore',
               path=path,
               line=number,
               field=name,
-            ) from None
+            )

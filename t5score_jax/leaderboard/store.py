@@ -16,9 +16,11 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import shutil
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -35,6 +37,9 @@ from t5score_jax.leaderboard.entries import (
 
 #: Seconds that a writer waits for another.
 WAIT = 60.0
+# Less free space than this is a full disk: SQLite reports an I/O error when it
+# cannot extend the index of its write-ahead log.
+_FULL = 1 << 20
 
 
 class Store:
@@ -49,7 +54,8 @@ class Store:
 
     Raises:
       BoardError: The file does not exist (with `create`: exists), is not a
-        board, or was written by a later version of this library.
+        board, cannot be read, or was written by a later version of this
+        library.
     """
     self.path = Path(path)
     if create and self.path.exists():
@@ -59,11 +65,15 @@ class Store:
         f'{self.path}: no such board; `t5score board init` creates one'
       )
     self._depth = 0
-    try:
+    with self._explained():
       self.connection = self._connected()
+    try:
       self._open(create)
-    except sqlite3.DatabaseError as error:
-      raise BoardError(f'{self.path}: not a board ({error})') from error
+    except BaseException as error:
+      self.connection.close()
+      if type(error) is sqlite3.DatabaseError:
+        raise BoardError(f'{self.path}: not a board ({error})') from error
+      raise
 
   def _connected(self) -> sqlite3.Connection:
     """Connects to the file; read-only if it cannot be written."""
@@ -80,10 +90,11 @@ class Store:
     )
 
   def _open(self, create: bool) -> None:
-    run = self.connection.execute
-    run('PRAGMA foreign_keys = ON')
-    version = schema.version_of(self.connection)
-    application = run('PRAGMA application_id').fetchone()[0]
+    self.run('PRAGMA foreign_keys = ON')
+    version, application = (
+      self.rows(f'PRAGMA {name}')[0][0]
+      for name in ('user_version', 'application_id')
+    )
     if not create and application != schema.APPLICATION_ID:
       raise BoardError(f'{self.path}: a SQLite file, but not a board')
     if version > schema.VERSION:
@@ -93,9 +104,9 @@ class Store:
       )
     if create or not self._writable:
       return
-    run('PRAGMA journal_mode = WAL')
+    self.run('PRAGMA journal_mode = WAL')
     # A crash of the machine must not lose a reported version.
-    run('PRAGMA synchronous = FULL')
+    self.run('PRAGMA synchronous = FULL')
     if version < schema.VERSION:
       with self.transaction():
         schema.migrate(self.connection)
@@ -104,11 +115,40 @@ class Store:
     return self
 
   def __exit__(self, *error: object) -> None:
-    self.close()
-
-  def close(self) -> None:
-    """Closes the file."""
     self.connection.close()
+
+  def run(self, query: str, values: Sequence[Any] = ()) -> sqlite3.Cursor:
+    """Executes a statement.
+
+    Raises:
+      BoardError: The file is locked, cannot be written, or the disk is full.
+    """
+    with self._explained():
+      return self.connection.execute(query, values)
+
+  def rows(self, query: str, values: Sequence[Any] = ()) -> list[Any]:
+    """All rows of a query, as tuples; errors are those of `run`."""
+    with self._explained():
+      return self.connection.execute(query, values).fetchall()
+
+  def insert(self, table: str, row: Mapping[str, Any], name: str = '') -> int:
+    """Inserts a row, given by columns, and returns its id.
+
+    Raises:
+      BoardError: An entry has the same key; `name` describes it.
+    """
+    marks = ', '.join('?' * len(row))
+    try:
+      cursor = self.run(
+        f'INSERT INTO {table} ({", ".join(row)}) VALUES ({marks})',
+        tuple(row.values()),
+      )
+    except sqlite3.IntegrityError as error:
+      problem = 'exists already; choose another name'
+      if 'UNIQUE' not in str(error):
+        problem = f'is not valid ({error})'
+      raise BoardError(f'{name or table} {problem}') from error
+    return int(cursor.lastrowid or 0)
 
   @contextlib.contextmanager
   def transaction(self) -> Iterator[None]:
@@ -125,129 +165,111 @@ class Store:
       finally:
         self._depth -= 1
       return
-    try:
-      # Lock now: upgrading a read transaction later may fail.
-      self.connection.execute('BEGIN IMMEDIATE')
-    except sqlite3.OperationalError as error:
-      raise self._explained(error) from error
+    # Lock now: upgrading a read transaction later may fail.
+    self.run('BEGIN IMMEDIATE')
     self._depth = 1
     try:
-      yield
-      self.connection.execute('COMMIT')
-    except BaseException as error:
+      with self._explained():
+        yield
+      self.run('COMMIT')
+    except BaseException:
       if self.connection.in_transaction:
         self.connection.execute('ROLLBACK')
-      if isinstance(error, sqlite3.OperationalError):
-        raise self._explained(error) from error
       raise
     finally:
       self._depth = 0
 
-  def _explained(self, error: sqlite3.OperationalError) -> BoardError:
-    return BoardError(f'{self.path}: {error}; the board is unchanged')
+  @contextlib.contextmanager
+  def _explained(self) -> Iterator[None]:
+    """Turns SQLite's errors of files and locks into one clear line."""
+    try:
+      yield
+    except sqlite3.OperationalError as error:
+      reason = str(error)
+      folder = self.path.absolute().parent
+      if 'full' in reason or shutil.disk_usage(folder).free < _FULL:
+        reason = f'no space left on the disk of {folder} ({error}); free some'
+      elif 'locked' in reason:
+        reason = f'another process has written for {WAIT:g} seconds ({error})'
+      raise BoardError(
+        f'{self.path}: {reason}; the board is unchanged'
+      ) from error
 
   def board(self) -> Board:
     """The description of the board."""
-    row = self.connection.execute(
-      'SELECT name, task, human, reference_set, revision, created FROM board'
-    ).fetchone()
-    return Board(*row)
+    return Board(
+      *self.rows(
+        'SELECT name, task, human, reference_set, revision, created FROM board'
+      )[0]
+    )
 
   def ids(self) -> list[str]:
     """The ids of the inputs, in order."""
     return [
-      row[0]
-      for row in self.connection.execute(
-        'SELECT id FROM input ORDER BY position'
-      )
+      key for (key,) in self.rows('SELECT id FROM input ORDER BY position')
     ]
 
   def size(self) -> int:
     """K, the number of inputs."""
-    row = self.connection.execute('SELECT count(*) FROM input').fetchone()
-    return int(row[0])
+    return int(self.rows('SELECT count(*) FROM input')[0][0])
 
   def sources(self) -> list[str] | None:
     """The texts of the inputs, in order; None if unknown."""
-    rows = self.connection.execute(
-      'SELECT source FROM input ORDER BY position'
-    ).fetchall()
-    return None if rows[0][0] is None else [row[0] for row in rows]
+    rows = self.rows('SELECT source FROM input ORDER BY position')
+    return None if rows[0][0] is None else [text for (text,) in rows]
 
   def references(self) -> dict[str, list[str]]:
     """References: label -> texts, in the order of the inputs."""
+    order = self.board().reference_set.split('+')
     texts: dict[str, list[str]] = {}
-    for label, text in self.connection.execute(
+    for label, text in self.rows(
       'SELECT label, text FROM reference ORDER BY label, position'
     ):
       texts.setdefault(label, []).append(text)
-    order = self.board().reference_set.split('+')
-    return {
-      label: texts[label]
-      for label in sorted(
-        texts, key=lambda x: (order.index(x) if x in order else len(order), x)
-      )
-    }
+    rank = {label: n for n, label in enumerate(order)}
+    return dict(
+      sorted(texts.items(), key=lambda x: (rank.get(x[0], len(rank)), x[0]))
+    )
 
   def generators(self) -> list[Generator]:
     """The generators, in order of submission."""
     return [
-      Generator(
-        id=row[0],
-        name=row[1],
-        human=bool(row[2]),
-        description=row[3],
-        seconds=row[4],
-        parameters=row[5],
-        submitted=row[6],
-        has_outputs=bool(row[7]),
-      )
-      for row in self.connection.execute(
-        'SELECT id, name, human, description, seconds, parameters, submitted,'
+      Generator(*(name, bool(human), *rest, bool(stored)))
+      for name, human, *rest, stored in self.rows(
+        'SELECT name, human, description, seconds, parameters, id, submitted,'
         ' outputs IS NOT NULL FROM generator ORDER BY id'
       )
     ]
 
   def outputs(self, generator: int) -> list[str] | None:
     """The texts of a generator, in the order of the inputs; None if unknown."""
-    row = self.connection.execute(
-      'SELECT outputs FROM generator WHERE id = ?', (generator,)
-    ).fetchone()
-    return None if row is None or row[0] is None else unpack(row[0])
+    ((packed,),) = self.rows(
+      'SELECT outputs FROM generator WHERE id = ?', [generator]
+    )
+    return None if packed is None else unpack(packed)
 
   def metrics(self) -> list[Metric]:
     """The metrics, in order of submission."""
     return [
-      Metric(
-        id=row[0],
-        name=row[1],
-        kind=row[2],
-        settings=json.loads(row[3]),
-        negated=bool(row[4]),
-        description=row[5],
-        signature=row[6],
-        seconds=row[7],
-        parameters=row[8],
-        submitted=row[9],
-      )
-      for row in self.connection.execute(
-        'SELECT id, name, kind, settings, negated, description, signature,'
-        ' seconds, parameters, submitted FROM metric ORDER BY id'
+      Metric(name, kind, json.loads(settings), bool(negated), *rest)
+      for name, kind, settings, negated, *rest in self.rows(
+        'SELECT name, kind, settings, negated, description, signature, seconds,'
+        ' parameters, id, submitted FROM metric ORDER BY id'
       )
     ]
 
   def program(self, metric: int) -> bytes | None:
     """The executable of a metric of kind 'command'."""
-    row = self.connection.execute(
-      'SELECT program FROM metric WHERE id = ?', (metric,)
-    ).fetchone()
-    return None if row is None else row[0]
+    ((program,),) = self.rows(
+      'SELECT program FROM metric WHERE id = ?', [metric]
+    )
+    return program
 
   def scores(
     self, metric: int, reference_set: str
   ) -> Iterator[tuple[int, np.ndarray]]:
     """Yields (generator id, scores [K]) of one metric."""
-    for generator, data in self.connection.execute(
+    for generator, data in self.run(
       'SELECT generator, data FROM score WHERE metric = ?'
       ' AND reference_set = ?',
       (metric, reference_set),
@@ -256,56 +278,62 @@ class Store:
 
   def scored(self) -> set[tuple[int, int, str]]:
     """All (metric, generator, reference set) with scores."""
-    return set(
-      self.connection.execute(
-        'SELECT metric, generator, reference_set FROM score'
-      )
-    )
+    return set(self.rows('SELECT metric, generator, reference_set FROM score'))
 
   def failures(self) -> dict[tuple[int, int, str], str]:
     """Failures: (metric, generator, reference set) -> message."""
     return {
-      (row[0], row[1], row[2]): row[3]
-      for row in self.connection.execute('SELECT * FROM failure')
+      tuple(key): message
+      for *key, message in self.rows('SELECT * FROM failure')
     }
+
+  def failures_of(self, generator: str) -> list[str]:
+    """One line per metric that failed on a generator: its name and why."""
+    return [
+      f'{metric} failed: {message}'
+      for metric, message in self.rows(
+        'SELECT metric.name, message FROM failure'
+        ' JOIN metric ON metric.id = failure.metric'
+        ' JOIN generator ON generator.id = failure.generator'
+        ' WHERE generator.name = ? ORDER BY metric.id',
+        [generator],
+      )
+    ]
 
   def rating_names(self) -> list[str]:
     """The names of the human ratings."""
     return [
-      row[0]
-      for row in self.connection.execute(
-        'SELECT DISTINCT name FROM rating ORDER BY name'
-      )
+      name
+      for (name,) in self.rows('SELECT DISTINCT name FROM rating ORDER BY name')
     ]
 
   def ratings(self, name: str) -> Iterator[tuple[int, np.ndarray]]:
     """Yields (generator id, ratings [K]); NaN if missing."""
-    for generator, data in self.connection.execute(
-      'SELECT generator, data FROM rating WHERE name = ?', (name,)
+    for generator, data in self.run(
+      'SELECT generator, data FROM rating WHERE name = ?', [name]
     ):
       yield generator, decode(data)
 
   def roles(self) -> dict[str, tuple[list[str], str]]:
     """Roles: name -> (human generators, the references they face)."""
     return {
-      row[0]: (json.loads(row[1]), row[2])
-      for row in self.connection.execute('SELECT * FROM role ORDER BY rowid')
+      name: (json.loads(generators), reference_set)
+      for name, generators, reference_set in self.rows(
+        'SELECT * FROM role ORDER BY rowid'
+      )
     }
 
   def versions(self) -> list[Version]:
     """All versions of the ensemble, oldest first."""
     return [
-      Version(row[0], row[1], row[2], row[3], row[4], json.loads(row[5]))
-      for row in self.connection.execute(
+      Version(*(*rest, json.loads(ensemble)))
+      for *rest, ensemble in self.rows(
         'SELECT version, created, revision, cause, signature, ensemble'
         ' FROM version ORDER BY version'
       )
     ]
 
-  def events(self, count: int = 50) -> list[tuple[str, str]]:
-    """The newest events, (time, message), newest first."""
-    return list(
-      self.connection.execute(
-        'SELECT time, message FROM event ORDER BY id DESC LIMIT ?', (count,)
-      )
-    )
+  def snapshot(self) -> tuple[int, Any] | None:
+    """The stored analyses, (revision, value); None if there are none."""
+    rows = self.rows('SELECT revision, data FROM snapshot')
+    return (rows[0][0], unpack(rows[0][1])) if rows else None

@@ -4,41 +4,47 @@ Every metric that can be run scores a new generator, and a new metric scores
 every generator; then a new version of the ensemble and the analyses is stored.
 Scores are computed before anything is written, so that a kill leaves the board
 unchanged. `complete` computes scores that concurrent submissions missed.
+
+The functions take `also`, a further change in the same transaction, and return
+the value of `renewal.renew`.
 """
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import hashlib
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
-from t5score_jax.leaderboard import changes, data, outputs, renewal, runs
+from t5score_jax.leaderboard import changes, data, renewal, runs
 from t5score_jax.leaderboard.entries import (
   GIVEN,
   BoardError,
   Generator,
   Metric,
   check_name,
+  imported_metric,
 )
+from t5score_jax.leaderboard.outputs import read_columns, read_outputs
 from t5score_jax.leaderboard.runs import RunError, Runner, Texts
 from t5score_jax.leaderboard.store import Store
 
 #: Largest executable, in bytes.
 MAX_PROGRAM = 16 << 20
-_RUNNABLE = ('library', 'command')
+
+_Also = Callable[[], None]
 
 
-def _texts(store: Store) -> Texts:
-  return Texts(store.ids(), store.sources(), store.references())
-
-
-def _runner(store: Store, metric: Metric) -> Runner:
-  folder = os.path.dirname(os.path.realpath(store.path))
-  return Runner(metric, store.program(metric.id), [folder])
+@contextlib.contextmanager
+def _transaction(store: Store, also: _Also | None) -> Iterator[None]:
+  with store.transaction():
+    yield
+    if also is not None:
+      also()
 
 
 def add_generator(
@@ -46,7 +52,7 @@ def add_generator(
   generator: Generator,
   path: str | os.PathLike[str],
   scores: str | os.PathLike[str] | None = None,
-  also: Callable[[], None] | None = None,
+  also: _Also | None = None,
 ) -> dict[str, Any]:
   """Adds a generator: checks its outputs, scores and ranks them.
 
@@ -55,7 +61,7 @@ def add_generator(
     generator: The description of the generator.
     path: The file of outputs (`outputs.read_outputs`).
     scores: A table of scores by metrics that cannot be run.
-    also: A further change in the same transaction.
+    also: See above.
 
   Returns:
     The renewed analyses; scores of failed metrics are missing.
@@ -64,37 +70,39 @@ def add_generator(
     BoardError: The name is taken or a file is malformed (then a
       `files.RecordError`); the board is unchanged.
   """
-  check_name(generator.name, 'generator')
-  if any(g.name == generator.name for g in store.generators()):
-    raise BoardError(
-      f'generator {generator.name!r} exists already; choose another name'
-    )
-  texts = outputs.read_outputs(path, store.ids())
+  _check_new(generator.name, store.generators(), 'generator')
+  texts = read_outputs(path, store.ids())
   given = _given_scores(store, generator, scores) if scores else {}
   results, failed = _score_everything(store, texts)
-  with store.transaction():
+  with _transaction(store, also):
     key = changes.add_generator(store, generator, texts)
     for (metric, reference_set), values in {**results, **given}.items():
       changes.set_scores(store, [(metric, key, values)], reference_set)
     for metric, message in failed.items():
       changes.set_failure(store, metric, key, GIVEN, message)
-    if also is not None:
-      also()
   complete(store)
   return renewal.renew(store, f'generator {generator.name}')
+
+
+def _check_new(
+  name: str, entries: Sequence[Generator | Metric], what: str
+) -> None:
+  check_name(name, what)
+  if any(entry.name == name for entry in entries):
+    raise BoardError(f'{what} {name!r} exists already; choose another name')
 
 
 def _given_scores(
   store: Store, generator: Generator, path: str | os.PathLike[str]
 ) -> dict[tuple[int, str], np.ndarray]:
   """Reads scores of a generator by metrics that cannot be run."""
-  columns = outputs.read_columns(
+  columns = read_columns(
     path,
     store.ids(),
     [dataclasses.replace(generator, id=0)],
     generator=generator.name,
   )
-  known = {m.name: m for m in store.metrics() if m.kind not in _RUNNABLE}
+  known = {m.name: m for m in store.metrics() if m.kind not in runs.RUNNABLE}
   results = {}
   for name, values in columns.items():
     if name not in known:
@@ -111,22 +119,22 @@ def _given_scores(
 
 
 def _score_everything(
-  store: Store, texts: Sequence[str]
+  store: Store, outputs: Sequence[str]
 ) -> tuple[dict[tuple[int, str], np.ndarray], dict[int, str]]:
   """Scores new outputs by every metric; returns scores and failures."""
   results: dict[tuple[int, str], np.ndarray] = {}
   failed: dict[int, str] = {}
-  sets, inputs = data.reference_sets(store), _texts(store)
+  sets, texts = data.reference_sets(store), Texts.of(store)
   for metric in store.metrics():
-    if metric.kind in _RUNNABLE:
+    if metric.kind in runs.RUNNABLE:
       try:
-        runner = _runner(store, metric)
-        scored = runs.score_generator(runner, texts, inputs, sets)
+        scored = runs.score_generator(
+          Runner(store, metric), outputs, texts, sets
+        )
       except RunError as error:
         failed[metric.id] = str(error)
         continue
-      for reference_set, values in scored.items():
-        results[metric.id, reference_set] = values
+      results.update({(metric.id, s): x for s, x in scored.items()})
   return results, failed
 
 
@@ -193,24 +201,20 @@ def command_metric(
     f'metric:{title}|program:{hashlib.sha256(program).hexdigest()[:16]}'
     f'|refs:{several if references else "none"}',
   )
-  return Metric(
-    name=title,
-    kind='command',
-    settings={
-      'references': references,
-      'several': several,
-      'limits': dict(limits or {}),
-      'isolation': isolation,
-    },
-    **fields,
-  )
+  settings = {
+    'references': references,
+    'several': several,
+    'limits': dict(limits or {}),
+    'isolation': isolation,
+  }
+  return Metric(title, 'command', settings, **fields)
 
 
 def add_metric(
   store: Store,
   metric: Metric,
   program: bytes | None = None,
-  also: Callable[[], None] | None = None,
+  also: _Also | None = None,
 ) -> dict[str, Any]:
   """Adds a metric: runs it on every generator with outputs, then ranks it.
 
@@ -218,7 +222,7 @@ def add_metric(
     store: The board.
     metric: From `library_metric` or `command_metric`.
     program: The executable of a command.
-    also: A further change in the same transaction.
+    also: See above.
 
   Returns:
     The renewed analyses.
@@ -227,70 +231,51 @@ def add_metric(
     BoardError: The name is taken, or the metric failed on a generator; the
       board is unchanged.
   """
-  _check_new_metric(store, metric)
-  folder = os.path.dirname(os.path.realpath(store.path))
-  runner = Runner(metric, program, [folder])
-  inputs, sets = _texts(store), data.reference_sets(store)
+  _check_new(metric.name, store.metrics(), 'metric')
+  runner = Runner(store, metric, program)
+  texts, sets = Texts.of(store), data.reference_sets(store)
   generators = [g for g in store.generators() if g.has_outputs]
   if not generators:
     raise BoardError(
       'no generator on this board has outputs to score; give a table of scores'
     )
   if metric.kind == 'library':
-    metric = _with_needs(store, metric, runner, inputs, generators[0])
-    runner.metric = metric
+    needed = _needs_references(runner, store.outputs(generators[0].id), texts)
+    settings = {**metric.settings, 'references': needed}
+    metric = runner.metric = dataclasses.replace(metric, settings=settings)
   results: dict[tuple[int, str], np.ndarray] = {}
   seconds = []
   for generator in generators:
-    texts = store.outputs(generator.id) or []
     try:
-      scored = runs.score_generator(runner, texts, inputs, sets)
+      scored = runs.score_generator(
+        runner, store.outputs(generator.id) or [], texts, sets
+      )
     except RunError as error:
       raise BoardError(
         f'{error} (generator {generator.name}); the board is unchanged'
       ) from error
     seconds.append(runner.seconds)
-    for reference_set, values in scored.items():
-      results[generator.id, reference_set] = values
-  metric = dataclasses.replace(
-    metric,
-    signature=runner.signature,
-    seconds=float(np.median(seconds))
-    if metric.seconds is None
-    else metric.seconds,
-  )
-  with store.transaction():
+    results.update({(generator.id, s): x for s, x in scored.items()})
+  metric = dataclasses.replace(metric, signature=runner.signature)
+  if metric.seconds is None:
+    metric = dataclasses.replace(metric, seconds=float(np.median(seconds)))
+  with _transaction(store, also):
     key = changes.add_metric(store, metric, program)
     for (generator_id, reference_set), values in results.items():
       changes.set_scores(store, [(key, generator_id, values)], reference_set)
-    if also is not None:
-      also()
   complete(store)
   return renewal.renew(store, f'metric {metric.name}')
 
 
-def _check_new_metric(store: Store, metric: Metric) -> None:
-  check_name(metric.name, 'metric')
-  if any(m.name == metric.name for m in store.metrics()):
-    raise BoardError(
-      f'metric {metric.name!r} exists already; choose another name'
-    )
-
-
-def _with_needs(
-  store: Store, metric: Metric, runner: Runner, inputs: Texts, first: Generator
-) -> Metric:
+def _needs_references(
+  runner: Runner, outputs: Sequence[str] | None, texts: Texts
+) -> bool:
   """Determines whether a library metric needs references by trying."""
-  texts = (store.outputs(first.id) or [])[:1]
-  sources = inputs.sources[:1] if inputs.sources else None
   try:
-    runner.score(texts, inputs.ids[:1], sources, None)
-    needed = False
+    runner.score((outputs or [])[:1], texts)
   except RunError:
-    needed = True
-  return dataclasses.replace(
-    metric, settings={**metric.settings, 'references': needed}
-  )
+    return True
+  return False
 
 
 def add_score_file(
@@ -298,7 +283,7 @@ def add_score_file(
   metric: Metric,
   path: str | os.PathLike[str],
   column: str | None = None,
-  also: Callable[[], None] | None = None,
+  also: _Also | None = None,
 ) -> dict[str, Any]:
   """Adds a metric by a table of its scores.
 
@@ -307,7 +292,7 @@ def add_score_file(
     metric: The description of the metric; its kind becomes 'column'.
     path: The table, with a row for every example of every generator.
     column: The column of scores; None for the only one or the metric's name.
-    also: A further change in the same transaction.
+    also: See above.
 
   Returns:
     The renewed analyses.
@@ -316,41 +301,46 @@ def add_score_file(
     BoardError: The name is taken, or scores are missing; also
       `files.RecordError`.
   """
-  _check_new_metric(store, metric)
+  _check_new(metric.name, store.metrics(), 'metric')
   generators = store.generators()
-  columns = outputs.read_columns(
-    path, store.ids(), generators, [column] if column else None
-  )
-  if column is None and len(columns) > 1:
-    column = metric.name if metric.name in columns else None
-    if column is None:
-      raise BoardError(
-        f'{path}: several columns ({", ".join(columns)}); choose one'
-      )
-  values = columns[column] if column else next(iter(columns.values()))
+  _, values = _one_column(store, path, column, metric.name)
+  empty = np.full(store.size(), np.nan)
   for generator in generators:
-    there = values.get(generator.id)
-    if there is None or np.isnan(there).any():
-      count = store.size() if there is None else int(np.isnan(there).sum())
+    missing = int(np.isnan(values.get(generator.id, empty)).sum())
+    if missing:
       raise BoardError(
-        f'{path}: no score for {count} outputs of {generator.name!r}; a metric'
-        ' must score every generator'
+        f'{path}: no score for {missing} outputs of {generator.name!r}; a'
+        ' metric must score every generator'
       )
-  metric = dataclasses.replace(
-    metric,
-    kind='column',
-    signature=metric.signature or f'metric:{metric.name}|scores:imported',
-  )
-  with store.transaction():
+  imported = imported_metric(metric.name, metric.negated)
+  signature = metric.signature or imported.signature
+  metric = dataclasses.replace(metric, kind='column', signature=signature)
+  sign = -1.0 if metric.negated else 1.0
+  with _transaction(store, also):
     key = changes.add_metric(store, metric)
-    sign = -1.0 if metric.negated else 1.0
-    changes.set_scores(
-      store, ((key, g, sign * column) for g, column in values.items()), GIVEN
-    )
-    if also is not None:
-      also()
+    columns = ((key, g, sign * scores) for g, scores in values.items())
+    changes.set_scores(store, columns, GIVEN)
   complete(store)
   return renewal.renew(store, f'metric {metric.name}')
+
+
+def _one_column(
+  store: Store,
+  path: str | os.PathLike[str],
+  column: str | None,
+  default: str | None = None,
+) -> tuple[str, dict[int, np.ndarray]]:
+  """Reads one column: its name, and generator id -> numbers [K]."""
+  columns = read_columns(
+    path, store.ids(), store.generators(), [column] if column else None
+  )
+  if len(columns) > 1 and default in columns:
+    return default, columns[default]
+  if len(columns) > 1:
+    raise BoardError(
+      f'{path}: several columns ({", ".join(columns)}); choose one'
+    )
+  return next(iter(columns.items()))
 
 
 def add_human(
@@ -360,7 +350,7 @@ def add_human(
   column: str | None = None,
   replace: bool = False,
   choose: bool = False,
-  also: Callable[[], None] | None = None,
+  also: _Also | None = None,
 ) -> dict[str, Any]:
   """Adds human ratings.
 
@@ -373,7 +363,7 @@ def add_human(
     column: The column of ratings; None for the only one.
     replace: Whether existing ratings may be replaced.
     choose: Whether these become the board's default ratings.
-    also: A further change in the same transaction.
+    also: See above.
 
   Returns:
     The renewed analyses.
@@ -382,21 +372,12 @@ def add_human(
     BoardError: Different ratings exist, or the column is ambiguous; also
       `files.RecordError`.
   """
-  columns = outputs.read_columns(
-    path, store.ids(), store.generators(), [column] if column else None
-  )
-  if len(columns) > 1:
-    raise BoardError(
-      f'{path}: several columns ({", ".join(columns)}); choose one'
-    )
-  only, values = next(iter(columns.items()))
+  only, values = _one_column(store, path, column)
   name = name or store.board().human or only
-  with store.transaction():
+  with _transaction(store, also):
     changes.add_ratings(store, name, values.items(), replace)
     if choose:
       changes.set_human(store, name)
-    if also is not None:
-      also()
   return renewal.renew(store, f'human ratings {name}')
 
 
@@ -410,36 +391,31 @@ def complete(store: Store) -> int:
     The number of pairs of metric and generator that were scored.
   """
   done = 0
-  sets = data.reference_sets(store)
-  inputs = _texts(store)
-  scored, failed = store.scored(), store.failures()
-  known_failures = {(metric, generator) for metric, generator, _ in failed}
+  sets, texts = data.reference_sets(store), Texts.of(store)
+  generators = [g for g in store.generators() if g.has_outputs]
+  scored = store.scored()
+  failed = {(metric, generator) for metric, generator, _ in store.failures()}
   for metric in store.metrics():
-    if metric.kind not in _RUNNABLE:
+    if metric.kind not in runs.RUNNABLE:
       continue
     wanted = sets if metric.settings.get('references') else [GIVEN]
     runner = None
-    for generator in store.generators():
+    for generator in generators:
       missing = [
         s for s in wanted if (metric.id, generator.id, s) not in scored
       ]
-      if (
-        not missing
-        or not generator.has_outputs
-        or (metric.id, generator.id) in known_failures
-      ):
+      if not missing or (metric.id, generator.id) in failed:
         continue
       try:
-        runner = runner or _runner(store, metric)
-        texts = store.outputs(generator.id) or []
-        results = runs.score_generator(runner, texts, inputs, missing)
+        runner = runner or Runner(store, metric)
+        outputs = store.outputs(generator.id) or []
+        results = runs.score_generator(runner, outputs, texts, missing)
       except RunError as error:
         changes.set_failure(store, metric.id, generator.id, GIVEN, str(error))
         continue
       with store.transaction():
         for reference_set, values in results.items():
-          changes.set_scores(
-            store, [(metric.id, generator.id, values)], reference_set
-          )
+          column = (metric.id, generator.id, values)
+          changes.set_scores(store, [column], reference_set)
       done += 1
   return done

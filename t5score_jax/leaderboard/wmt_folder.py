@@ -22,14 +22,14 @@ from pathlib import Path
 
 import numpy as np
 
-from t5score_jax.data import files, tables
+from t5score_jax.data import files, numbers, tables
 from t5score_jax.leaderboard import changes, ranking
 from t5score_jax.leaderboard.entries import (
   GIVEN,
   BoardError,
   Generator,
-  Metric,
   human_pattern,
+  imported_metric,
 )
 from t5score_jax.leaderboard.store import Store
 
@@ -199,13 +199,7 @@ def _read_metrics(
       reference_set = '+'.join(parts) if set(parts) <= set(labels) else GIVEN
     if metric not in known:
       known[metric] = changes.add_metric(
-        store,
-        Metric(
-          metric,
-          'column',
-          negated=metric in negate,
-          signature=f'metric:{metric}|scores:imported',
-        ),
+        store, imported_metric(metric, metric in negate)
       )
     sign = -1.0 if metric in negate else 1.0
     columns = _columns(path, generators, store.size())
@@ -223,11 +217,8 @@ def _columns(
   cells: dict[str, list[float]] = {}
   for number, line in enumerate(files.read_lines(path), 1):
     system, _, cell = line.partition('\t')
-    try:
-      value = np.nan if cell == 'None' else float(cell)
-    except ValueError:
-      value = np.inf
-    if np.isinf(value):
+    value = np.nan if cell == 'None' else numbers.parse(cell)
+    if value is None:
       raise files.RecordError(
         f'{cell[:40]!r} is neither a finite number nor None',
         path=path,

@@ -1,10 +1,10 @@
-"""What metrics declare about themselves, read without importing them.
+"""Reads the declarations of metrics without importing them.
 
 A metric's class may declare which models it reads (`MODELS`, `READS`), its
-variants and its flags; `base.Metric` documents them. Importing a metric can
-take seconds, and a command line needs all declarations for its help, so they
-are literals that are read from the source. Module constants with literal
-values can be named in them.
+variants and its flags; see `base.Metric`. Importing a metric can take seconds,
+and the command line needs all declarations for its help. They are therefore
+literals, or module constants with literal values, and are read from the
+source.
 
 Metrics are the files of this folder, and the entry points of other
 distributions in the group `t5score_jax.metrics`:
@@ -88,7 +88,7 @@ def _sources(
   own = {
     module.name: Source(module.name, f'{metrics.__name__}.{module.name}')
     for module in pkgutil.iter_modules(folder)
-    if module.name not in ('base', 'registry')
+    if module.name not in ('base', 'registry', 'systems')
     and not module.name.startswith('_')
   }
   others = {
@@ -130,7 +130,7 @@ def _assignments(body: list[ast.stmt]) -> Iterator[tuple[str, ast.expr]]:
 
 
 class _Inlined(ast.NodeTransformer):
-  """Puts the values of module constants in the place of their names."""
+  """Replaces names of module constants by their values."""
 
   def __init__(self, constants: Mapping[str, ast.expr]):
     self._constants = constants

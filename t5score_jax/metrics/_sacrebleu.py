@@ -1,17 +1,17 @@
-"""What BLEU, chrF and TER share: counts from sacrebleu, one set a segment.
+"""BLEU, chrF and TER from sacrebleu's counts, one set per segment.
 
-sacrebleu turns a segment into counts, and the sum of counts into a score. So a
-segment's score is that of its own counts, and a system's that of their sum:
-the number that `sacrebleu` prints on the command line. Keeping the counts makes
-bootstrap intervals cheap. The methods used are the hooks that sacrebleu's
-metric classes fill in; their names begin with an underscore, and the tests
-compare with sacrebleu's public interface.
+sacrebleu computes counts from a segment, and a score from a sum of counts. A
+segment's score is that of its own counts, and a system's that of their sum: the
+number that `sacrebleu` prints on the command line. Keeping the counts makes
+bootstrap intervals cheap. The methods in `HOOKS` are private to sacrebleu; a
+test names the one that a new release changes.
 
 Not a metric by itself (hence the underscore in the name).
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 
 import numpy as np
@@ -20,6 +20,49 @@ import sacrebleu.metrics.base
 
 from t5score_jax.data.records import Segment
 from t5score_jax.metrics import base
+
+#: The private methods of sacrebleu's metrics that are called here, with their
+#: parameters.
+HOOKS = {
+  '_preprocess_segment': ('sent',),
+  '_extract_reference_info': ('refs',),
+  '_compute_segment_statistics': ('hypothesis', 'ref_kwargs'),
+  '_compute_score_from_stats': ('stats',),
+}
+
+
+# Letters of scripts without spaces between words, by language.
+_SCRIPTS = {
+  'zh': re.compile('[\u4e00-\u9fff]'),
+  'ja': re.compile('[\u3040-\u30ff]'),
+  'th': re.compile('[\u0e00-\u0e7f]'),
+  'lo': re.compile('[\u0e80-\u0eff]'),
+  'my': re.compile('[\u1000-\u109f]'),
+  'km': re.compile('[\u1780-\u17ff]'),
+}
+# ISO 639-3, as FLORES writes languages.
+_SHORTER = {
+  **{'zho': 'zh', 'cmn': 'zh', 'jpn': 'ja', 'kor': 'ko', 'tha': 'th'},
+  **{'lao': 'lo', 'mya': 'my', 'khm': 'km'},
+}
+
+
+def target_languages(segments: Sequence[Segment]) -> set[str]:
+  """The languages of the references.
+
+  Those of the language pairs ('en-zh', 'en-zh_CN', 'eng_Latn-zho_Hans'); else
+  what the script shows, for scripts without spaces between words.
+  """
+  pairs = {s.language_pair for s in segments if s.language_pair}
+  if pairs:
+    ends = (pair.partition('-')[2] or pair for pair in pairs)
+    plain = {re.split('[-_]', end)[0].lower() for end in ends}
+    return {_SHORTER.get(language, language) for language in plain}
+  text = ''.join(t for s in segments for t in s.references)
+  counts = {name: len(x.findall(text)) for name, x in _SCRIPTS.items()}
+  # Japanese has Chinese characters too.
+  counts['zh' if not counts['ja'] else 'ja'] = counts['zh'] + counts['ja']
+  return {name for name, n in counts.items() if 2 * n > len(text)}
 
 
 class CountingMetric(base.Metric):
@@ -33,13 +76,13 @@ class CountingMetric(base.Metric):
     segment_scorer: sacrebleu.metrics.base.Metric | None = None,
     sign: float = 1.0,
   ):
-    """Takes the scorers that do the work.
+    """Sets up the scorers.
 
     Args:
       scorer: Computes counts, and a system's score from their sum.
-      settings: What the scores depend on, for the signature.
-      segment_scorer: Computes a segment's score from the same counts, where
-        this differs.
+      settings: The settings of the signature.
+      segment_scorer: Computes a segment's score from the same counts, if it
+        differs.
       sign: -1 for an error rate, so that higher is better.
     """
     self._scorer = scorer
@@ -47,11 +90,8 @@ class CountingMetric(base.Metric):
     self._segment_scorer = segment_scorer or scorer
     self._sign = sign
 
-  def signature(self) -> str:
-    """The settings and versions; that of scores says `nrefs` as well."""
-    return self._sign_with({})
-
-  def _sign_with(self, observed: dict[str, object]) -> str:
+  def signature(self, **observed: object) -> str:
+    """The settings and versions; that of scores also has `nrefs`."""
     return base.format_signature(
       {
         'metric': self.name,
@@ -62,7 +102,7 @@ class CountingMetric(base.Metric):
     )
 
   def _notes(self, segments: Sequence[Segment]) -> tuple[str, ...]:
-    """Things to tell the user about these segments."""
+    """Notes to the user about these segments."""
     return ()
 
   def score_segments(self, segments: Sequence[Segment]) -> base.Scores:
@@ -71,14 +111,18 @@ class CountingMetric(base.Metric):
     counts = np.asarray(self._count(segments), np.float64)
     return base.Scores(
       values=np.array([self._value(self._segment_scorer, c) for c in counts]),
-      signature=self._sign_with({'nrefs': nrefs}),
+      signature=self.signature(nrefs=nrefs),
       notes=self._notes(segments),
       corpus=base.Corpus(
-        # Without segments there is one row too few to know the width.
+        # Without segments the width is unknown.
         counts.reshape(len(segments), -1) if segments else counts,
-        lambda total: self._value(self._scorer, total),
+        self._system_value,
       ),
     )
+
+  # A method, not a lambda, so that scores can be pickled.
+  def _system_value(self, total: np.ndarray) -> float:
+    return self._value(self._scorer, total)
 
   def _value(
     self, scorer: sacrebleu.metrics.base.Metric, counts: np.ndarray

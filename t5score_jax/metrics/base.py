@@ -8,25 +8,26 @@ file's name is the metric's name for `load_metric` and for `--metric`:
     class Metric(base.Metric):
       name = 'length'
 
-      def signature(self):
-        return base.format_signature({'metric': self.name})
+      def signature(self, **observed):
+        return base.format_signature({'metric': self.name, **observed})
 
       def score_segments(self, segments):
         values = [len(segment.hypothesis) for segment in segments]
         return base.Scores(values, self.signature())
 
-Higher means better, for every metric. A metric in another distribution is an
-entry point (`metrics/_declarations.py`). Agreement with human judgments is in
-`evaluation/`.
+Higher means better, for every metric. Segments hold texts: a metric of another
+modality takes paths or ids in their fields and reads the files itself. A metric
+in another distribution is an entry point (`metrics/_declarations.py`).
+Agreement with human judgments is in `evaluation/`.
 """
 
 from __future__ import annotations
 
 import abc
-import collections
 import contextlib
 import dataclasses
 import math
+import threading
 from collections.abc import (
   Callable,
   Collection,
@@ -40,8 +41,8 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 
 from t5score_jax.data.records import Segment
-from t5score_jax.errors import OptionError
-from t5score_jax.evaluation import bootstrap
+from t5score_jax.errors import InputError, OptionError
+from t5score_jax.metrics import _texts, _utilities
 from t5score_jax.version import format_signature
 
 if TYPE_CHECKING:
@@ -54,15 +55,12 @@ __all__ = [
   'OptionError',
   'Progress',
   'Scores',
-  'SystemScore',
   'check_choice',
   'count_parameters',
   'format_signature',
   'require_references',
   'require_sources',
   'share',
-  'system_means',
-  'system_scores',
 ]
 
 #: Called with the number of items done and the number of all.
@@ -92,7 +90,7 @@ COMMON_FLAGS: Mapping[str, Mapping[str, Any]] = {
   'num_partitions': {
     'flags': ('--num-partitions',),
     'type': 'positive',
-    'help': 'devices of this process that share one copy of the weights, for '
+    'help': 'devices of this process over which the weights are sharded, for '
     'models that do not fit on one; the other devices hold replicas '
     '(default: 1)',
   },
@@ -103,17 +101,13 @@ COMMON_FLAGS: Mapping[str, Mapping[str, Any]] = {
   },
 }
 
-#: sacrebleu's settings of the bootstrap.
-DEFAULT_RESAMPLES = 1000
-DEFAULT_SEED = 12345
-
 
 @dataclasses.dataclass(frozen=True)
 class Corpus:
   """Statistics from which a metric computes one value for a whole system.
 
   BLEU of a system is not the mean of its sentences' BLEU: it is computed from
-  sums over the sentences. A metric that has such a value gives the summands.
+  sums over the sentences. These are the summands of such a value.
 
   Attributes:
     statistics: The summands, [N, S].
@@ -124,21 +118,20 @@ class Corpus:
   aggregate: Callable[[np.ndarray], float]
 
 
-@dataclasses.dataclass(frozen=True, repr=False)
+@dataclasses.dataclass(frozen=True, repr=False, eq=False)
 class Scores:
   """The scores of N segments, in their order.
 
   Attributes:
     values: The scores, float [N], finite; higher is better.
     signature: `key:value|key:value|...`, enough to reproduce the scores.
-    components: What the scores are made of, float [N] each, by name; for
-      example precision and recall.
-    truncated: How many distinct texts were longer than the metric reads, and
+    components: Parts of the scores, float [N] each, by name; for example
+      precision and recall.
+    truncated: Number of distinct texts longer than the metric reads, which
       were cut.
-    texts: How many distinct texts there were, for the share of those that were
-      cut; pairs of them, where a metric reads two as one. 0 where nobody
-      counted.
-    notes: Further things to tell the user, a sentence each.
+    texts: Number of distinct texts (of pairs, if the metric reads two texts as
+      one); 0 if unknown.
+    notes: Further notes to the user, a sentence each.
     corpus: How a system's value is computed; None means the mean of `values`.
   """
 
@@ -180,6 +173,15 @@ class Scores:
   def __iter__(self) -> Iterator[float]:
     return iter(self.values.tolist())
 
+  def __getitem__(self, index: Any) -> Any:
+    """A segment's score as a float, or an array of those of a slice."""
+    chosen = self.values[index]
+    return chosen if isinstance(chosen, np.ndarray) else float(chosen)
+
+  def __array__(self, dtype: Any = None, copy: bool | None = None) -> Any:
+    """The values, so that NumPy and pandas take scores for an array."""
+    return np.array(self.values, dtype, copy=copy is not False)
+
   def __repr__(self) -> str:
     mean = f'mean={self.mean:.4f}, ' if len(self) else ''
     return f'Scores(n={len(self)}, {mean}signature={self.signature!r})'
@@ -189,15 +191,15 @@ class Scores:
     """The mean of the segments' scores.
 
     Raises:
-      ValueError: There are no segments.
+      InputError: There are no segments.
     """
     if not len(self):
-      raise ValueError('no segments: there is no mean')
+      raise InputError('no segments: there is no mean')
     return float(np.mean(self.values, dtype=np.float64))
 
   @property
   def cut(self) -> str:
-    """How many texts were cut, in words with their share; '' for none."""
+    """The number of texts that were cut, with their share; '' for none."""
     return share(self.truncated, self.texts) if self.truncated else ''
 
   @property
@@ -205,41 +207,20 @@ class Scores:
     """The value of all segments taken as one system's.
 
     Raises:
-      ValueError: There are no segments.
+      InputError: There are no segments.
     """
     if not len(self):
-      raise ValueError('no segments: there is no system value')
+      raise InputError('no segments: there is no system value')
     if self.corpus is None:
       return self.mean
     return float(self.corpus.aggregate(self.corpus.statistics.sum(axis=0)))
 
 
-@dataclasses.dataclass(frozen=True)
-class SystemScore:
-  """One system's value on one language pair, with a bootstrap interval.
-
-  Attributes:
-    system: The system's name; None where the segments have none.
-    language_pair: The language pair; None where the segments have none.
-    value: The value; higher is better.
-    low: Lower end of the 95% interval; None if it was not asked for.
-    high: Upper end of the 95% interval; None if it was not asked for.
-    segments: How many segments the value stands on.
-  """
-
-  system: str | None
-  language_pair: str | None
-  value: float
-  low: float | None
-  high: float | None
-  segments: int
-
-
 class Metric(abc.ABC):
   """A metric: scores segments, and signs the scores.
 
-  A pickled metric is made anew where it is loaded, from the arguments of its
-  constructor; what was assigned to its attributes later is lost.
+  A pickled metric is reconstructed from the arguments of its constructor;
+  later changes of its attributes are lost.
 
   The upper-case attributes are declarations, which `metrics/registry.py` reads
   from the source of the class itself, without importing it: their values must
@@ -249,11 +230,14 @@ class Metric(abc.ABC):
     name: The name to show.
     num_parameters: The number of parameters of the metric's model; None for a
       metric without a model.
+    reads_references: Whether scores depend on references.
     progress: Called with (items done, items in all) while scoring; None. Only
       metrics with a model call it.
+    independent: Whether a segment's score depends on no other segment, so that
+      segments of several callers can be scored together.
     MODELS: The kinds of models (`checkpoints/kinds.py`) whose folder alone
       means this metric.
-    READS: Further kinds that the metric reads when it is named.
+    READS: Further kinds that the metric reads when it is chosen by name.
     VARIANTS: Options by suffix of the metric's name:
       `{'++': {'word_order': 2}}` in `chrf.py` makes `chrf++`.
     FLAGS: Options that have a flag of their own, by name: `flags`, the flag
@@ -263,25 +247,48 @@ class Metric(abc.ABC):
 
   name: str
   num_parameters: int | None = None
-  progress: Progress | None = None
+  reads_references: bool = True
+  independent: bool = True
   MODELS: ClassVar[tuple[str, ...]] = ()
   READS: ClassVar[tuple[str, ...]] = ()
   VARIANTS: ClassVar[Mapping[str, Mapping[str, Any]]] = {}
   FLAGS: ClassVar[Mapping[str, Mapping[str, Any]]] = {}
   _arguments: tuple[tuple[Any, ...], dict[str, Any]]
+  _progress: Progress | None = None
+  _call: threading.local
 
   def __new__(cls, *args: Any, **options: Any) -> Self:
     """Keeps the arguments, for pickling."""
     metric = super().__new__(cls)
     metric._arguments = args, options
+    metric._call = threading.local()
     return metric
 
   def __reduce__(self) -> tuple[Any, ...]:
     return _make, (type(self), *self._arguments)
 
+  def __repr__(self) -> str:
+    return f'<{type(self).__module__}.{type(self).__name__} {self.signature()}>'
+
+  @property
+  def progress(self) -> Progress | None:
+    """Of the call in this thread, else the one assigned to the metric."""
+    call: Progress | None = getattr(self._call, 'progress', None)
+    return call or self._progress
+
+  @progress.setter
+  def progress(self, progress: Progress | None) -> None:
+    _check_progress(progress)
+    self._progress = progress
+
   @abc.abstractmethod
-  def signature(self) -> str:
-    """The settings that the scores depend on; use `format_signature`."""
+  def signature(self, **observed: object) -> str:
+    """The settings on which the scores depend; use `format_signature`.
+
+    Args:
+      **observed: Settings that depend on the segments, such as `nrefs`; only
+        the signature of scores has them.
+    """
 
   @abc.abstractmethod
   def score_segments(self, segments: Sequence[Segment]) -> Scores:
@@ -294,9 +301,15 @@ class Metric(abc.ABC):
       N scores in the order of the segments. No segments give no scores.
 
     Raises:
-      ValueError: A segment lacks what the metric needs; use
+      InputError: A segment lacks a text that the metric needs; use
         `require_references` and `require_sources`.
     """
+
+  def utilities(
+    self, groups: Sequence[_utilities.Group]
+  ) -> _utilities.Utilities:
+    """Prepares the scores of all pairs of groups of texts; see there."""
+    return _utilities.Utilities(self, groups)
 
   def score(
     self,
@@ -313,8 +326,8 @@ class Metric(abc.ABC):
       references: For each hypothesis its reference, or a list of its
         references: `[['a', 'b'], ['c', 'd']]` are two references of each of
         two hypotheses. An array or a data frame [N, K] has K references. (The
-        outer list always goes over the hypotheses; for lists that go over the
-        references first, as sacrebleu takes them, give `zip(*references)`.)
+        outer list is always over hypotheses; for sacrebleu's order, references
+        first, pass `zip(*references)`.)
       sources: N source texts.
       progress: Called with (items done, items in all) in this call, by metrics
         with a model.
@@ -325,37 +338,10 @@ class Metric(abc.ABC):
     Raises:
       TypeError: A single string where many are expected, or an element that
         is not a string (a missing value, for example).
-      ValueError: The numbers of texts differ, a text holds half a surrogate
-        pair, or the metric needs texts that are not given.
+      InputError: The numbers of texts differ, a text contains half a
+        surrogate pair, or the metric needs texts that are missing.
     """
-    texts = _texts(hypotheses, 'hypotheses')
-    shared = None if references is None else _reference_lists(references)
-    origins = None if sources is None else _texts(sources, 'sources')
-    if shared is not None and len(shared) != len(texts):
-      transposed = {len(row) for row in shared} == {len(texts)}
-      raise ValueError(
-        f'{len(texts)} hypotheses but {len(shared)} references; there must be'
-        ' one for each, or a list of several for each'
-        + (
-          '. These look like lists of all first references, all second'
-          ' references, ...: give zip(*references)'
-          if transposed
-          else ''
-        )
-      )
-    if origins is not None and len(origins) != len(texts):
-      raise ValueError(
-        f'{len(texts)} hypotheses but {len(origins)} sources; there must be'
-        ' one for each'
-      )
-    segments = [
-      Segment(
-        hypothesis=text,
-        references=() if shared is None else shared[index],
-        source=None if origins is None else origins[index],
-      )
-      for index, text in enumerate(texts)
-    ]
+    segments = _texts.segments(hypotheses, references, sources)
     with self._reporting(progress):
       return self.score_segments(segments)
 
@@ -363,73 +349,26 @@ class Metric(abc.ABC):
 
   @contextlib.contextmanager
   def _reporting(self, progress: Progress | None) -> Iterator[None]:
-    before = self.progress
-    self.progress = progress or before
+    _check_progress(progress)
+    before = getattr(self._call, 'progress', None)
+    self._call.progress = progress or before
     try:
       yield
     finally:
-      self.progress = before
+      self._call.progress = before
+
+
+def _check_progress(progress: Progress | None) -> None:
+  if progress is not None and not callable(progress):
+    raise TypeError(
+      f'progress is {progress!r}; give a function of (items done, items in all)'
+    )
 
 
 def _make(
   kind: type[Metric], args: tuple[Any, ...], options: dict[str, Any]
 ) -> Metric:
   return kind(*args, **options)
-
-
-def _rows(values: Any, name: str) -> list[Any]:
-  """The elements of any collection that has an order."""
-  if isinstance(values, (str, bytes)):
-    raise TypeError(
-      f'{name} is one text; give a list, even of one: [{values[:20]!r}]'
-    )
-  if isinstance(values, (Mapping, set, frozenset)):
-    raise TypeError(
-      f'{name} is a {type(values).__name__}; give a list, whose order is clear'
-    )
-  if hasattr(values, 'to_numpy'):  # a data frame iterates over column names
-    values = values.to_numpy()
-  try:
-    return list(values)
-  except TypeError as error:
-    raise TypeError(
-      f'{name} is a {type(values).__name__}; give a list of texts'
-    ) from error
-
-
-def _texts(values: Any, name: str) -> list[str]:
-  """The elements, which must be texts."""
-  rows = _rows(values, name)
-  return [_text(row, f'{name}[{index}]') for index, row in enumerate(rows)]
-
-
-def _text(value: Any, place: str) -> str:
-  if not isinstance(value, str):
-    raise TypeError(
-      f'{place} is {value!r} ({type(value).__name__}), not a text;'
-      " an empty text is ''"
-    )
-  if not value.isascii():
-    try:
-      value.encode('utf-8')
-    except UnicodeEncodeError as error:
-      raise ValueError(
-        f'{place}: half a surrogate pair (U+{ord(value[error.start]):04X}) at '
-        f'position {error.start + 1}; it is not a character: replace it'
-      ) from error
-  # str() turns NumPy's strings into plain ones.
-  return str(value)
-
-
-def _reference_lists(values: Any) -> list[tuple[str, ...]]:
-  """The references of each hypothesis, one or several."""
-  rows = _rows(values, 'references')
-  return [
-    (_text(row, f'references[{index}]'),)
-    if isinstance(row, str)
-    else tuple(_texts(row, f'references[{index}]'))
-    for index, row in enumerate(rows)
-  ]
 
 
 def share(part: int, whole: int) -> str:
@@ -464,11 +403,11 @@ def require_references(segments: Sequence[Segment], name: str) -> str:
     `'2'`, ..., or `'var'` where it differs (sacrebleu's `nrefs`).
 
   Raises:
-    ValueError: A segment has no reference.
+    InputError: A segment has no reference.
   """
   for index, segment in enumerate(segments):
     if not segment.references:
-      raise ValueError(
+      raise InputError(
         f'{name} needs references, and {_place(segment, index)} has none'
       )
   counts = {len(segment.references) for segment in segments}
@@ -479,91 +418,16 @@ def require_sources(segments: Sequence[Segment], name: str) -> None:
   """Checks that every segment has a source; as `require_references`."""
   for index, segment in enumerate(segments):
     if segment.source is None:
-      raise ValueError(
+      raise InputError(
         f'{name} needs sources, and {_place(segment, index)} has none'
       )
 
 
 def _place(segment: Segment, index: int) -> str:
-  """Where a segment is, in words."""
+  """A segment's place, in words."""
   ids = [
     f'{name} {value!r}'
     for name in ('language_pair', 'system', 'document', 'segment')
     if (value := getattr(segment, name)) is not None
   ]
   return f'segment number {index + 1}' + (f' ({", ".join(ids)})' if ids else '')
-
-
-def system_scores(
-  segments: Sequence[Segment],
-  scores: Scores,
-  resamples: int = DEFAULT_RESAMPLES,
-  seed: int = DEFAULT_SEED,
-) -> list[SystemScore]:
-  """The value of every system, with a bootstrap interval.
-
-  A value is what `Scores.corpus` says, or else the mean. The interval holds
-  the middle 95% of the values of samples of the system's segments, drawn with
-  replacement (Koehn 2004, section 3). Every system's draws begin at the seed:
-  its interval doesn't depend on which other systems are there.
-
-  Args:
-    segments: N segments.
-    scores: Their scores.
-    resamples: How many samples to draw; 0 for no intervals.
-    seed: The seed of the draws.
-
-  Returns:
-    One entry for each pair of system and language pair, as they first occur.
-
-  Raises:
-    ValueError: There are more or fewer scores than segments.
-  """
-  if len(segments) != len(scores):
-    raise ValueError(f'{len(segments)} segments but {len(scores)} scores')
-  corpus = scores.corpus or Corpus(
-    np.stack([scores.values, np.ones(len(scores))], axis=1, dtype=np.float64),
-    lambda sums: sums[0] / sums[1],
-  )
-  members = collections.defaultdict(list)
-  for index, segment in enumerate(segments):
-    members[segment.system, segment.language_pair].append(index)
-  found = []
-  for (system, language_pair), rows in members.items():
-    statistics = np.asarray(corpus.statistics, np.float64)[rows]
-    low, high = None, None
-    if resamples:
-      low, high = (
-        float(bound)
-        for bound in np.percentile(
-          [
-            corpus.aggregate(sums)
-            for counts in bootstrap.segment_draws(
-              len(rows), resamples, seed, least=1
-            )
-            for sums in counts @ statistics
-          ],
-          [2.5, 97.5],
-        )
-      )
-    found.append(
-      SystemScore(
-        system=system,
-        language_pair=language_pair,
-        value=float(corpus.aggregate(statistics.sum(axis=0))),
-        low=low,
-        high=high,
-        segments=len(rows),
-      )
-    )
-  return found
-
-
-def system_means(
-  segments: Sequence[Segment],
-  values: np.ndarray,
-  resamples: int = DEFAULT_RESAMPLES,
-  seed: int = DEFAULT_SEED,
-) -> list[SystemScore]:
-  """The mean value of every system; `system_scores` says the rest."""
-  return system_scores(segments, Scores(values, ''), resamples, seed)

@@ -7,7 +7,7 @@ inverse document frequencies; the encoder's special tokens may be matched but
 have no weight. With several references each of P, R and F is the best, or the
 mean. A text without tokens has P = R = F = 0.
 
-Not here: how texts become states (``_token_states.py``).
+Not here: the states (`metrics/_token_states.py`).
 """
 
 from __future__ import annotations
@@ -21,22 +21,22 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from t5score_jax.checkpoints import kinds, packaged
+from t5score_jax.data import numbers
 from t5score_jax.data.files import RecordError, open_text
-from t5score_jax.data.records import Segment
 from t5score_jax.data.subwords import Encoded
 from t5score_jax.errors import OptionError
-from t5score_jax.inference import buckets, encoding
+from t5score_jax.inference import buckets
+from t5score_jax.metrics import _bertscore_layers
 from t5score_jax.metrics import _token_states as token_states
-from t5score_jax.metrics import base
 
 # Similarities held at a time.
 _BLOCK = 2**22
-_NAMES = ('precision', 'recall', 'f')
 
 
 @dataclasses.dataclass(frozen=True)
 class Baseline:
-  """What unrelated sentences score: x becomes (x - b) / (1 - b).
+  """Scores b of unrelated sentences: x becomes (x - b) / (1 - b).
 
   Attributes:
     precision: b of P.
@@ -49,141 +49,78 @@ class Baseline:
   f: float
 
 
-class Metric(base.Metric):
-  """BERTScore with one encoder.
-
-  Attributes:
-    progress: called with (texts done, texts in all) while scoring; None.
-  """
+class Metric(token_states.PairMetric):
+  """BERTScore with one encoder."""
 
   name = 'BERTScore'
   READS = ('encoder', 'miniature')
+  COLUMNS = ('precision', 'recall', 'f')
 
   def __init__(
     self,
     model: str | os.PathLike[str] | None = None,
-    layer: int = -1,
+    layer: int | None = None,
     idf: str | os.PathLike[str] = token_states.IDF_NONE,
     baseline: str | os.PathLike[str] | None = None,
-    reference_rule: str = 'max',
-    max_length: int | None = None,
-    batch_tokens: int | None = None,
-    dtype: str = 'float32',
-    num_partitions: int = 1,
-    spread: bool = False,
+    **options: Any,
   ):
     """Loads the encoder.
 
     Args:
-      model: the folder of an encoder.
-      layer: whose states are compared: 0 the embeddings, -1 the last. The
-        original package has a table of layers that agree best with people:
-        9 of 12 for bert-base-uncased, 17 of 24 for roberta-large.
-      idf: 'none'; 'references': inverse document frequencies of the
-        references that are scored together; else a file, a line a document.
-      baseline: TSV or CSV with the columns LAYER, P, R, F, as the original
-        package has them; scores are rescaled by the row of the layer.
-      reference_rule: 'max' or 'mean', with several references.
-      max_length: tokens a text; the rest is cut. Default: the encoder's.
-      batch_tokens: tokens a batch on one device; bounds memory, scores don't
-        depend on it.
-      dtype: of the encoder, 'float32' or 'bfloat16'.
-      num_partitions: devices over which the weights are divided, for encoders
-        that don't fit one.
-      spread: whether all processes of ``processes.start`` score the same
-        segments; each does its share and has all scores.
+      model: The folder of an encoder.
+      layer: The layer whose states are compared: 0 the embeddings, -1 the
+        last. Default: the one that the original package recommends for an
+        encoder of this name, such as 9 of 12 for bert-base-uncased and 17 of 24
+        for roberta-large, else the last.
+      idf: 'none'; 'references': inverse document frequencies of the references
+        that are scored together; else a file, one document per line.
+      baseline: TSV or CSV with the columns LAYER, P, R, F, as in the original
+        package; scores are rescaled by the row of the layer.
+      **options: See `_models.ModelMetric`.
 
     Raises:
-      FileNotFoundError: there is no such folder or file.
-      ValueError: an option has a value that it can't have.
+      FileNotFoundError: There is no such folder.
+      OptionError: A value is out of range.
     """
-    base.check_choice(
-      'reference_rule', reference_rule, token_states.REFERENCE_RULES
-    )
-    self._idf = token_states.check_idf(str(idf))
+    super().__init__(**options)
     if baseline is not None and not os.path.isfile(baseline):
       raise OptionError(
         f'baseline {os.fspath(baseline)!r}: there is no such file'
       )
-    bundle = token_states.load(self.name, model)
-    self._encoder = encoding.TextEncoder(
-      bundle,
-      (layer,),
-      max_length=max_length,
-      batch_tokens=batch_tokens,
-      dtype=dtype,
-      num_partitions=num_partitions,
-      spread=spread,
-    )
+
+    def layers(depth: int) -> tuple[int]:
+      if layer is not None or not model:
+        return (-1 if layer is None else layer,)
+      name = packaged.name_of(kinds.folder(model))
+      return (_bertscore_layers.recommended(name, depth),)
+
+    self._load(model, idf, layers)
     self.layer = self._encoder.layers[0]
     self.baseline = (
       None if baseline is None else read_baseline(baseline, self.layer)
     )
-    self.reference_rule = reference_rule
-    self._width = bundle.config.emb_dim
-    self.num_parameters = base.count_parameters(bundle.params)
-    self._model = token_states.identity(bundle.name, bundle)
 
-  def signature(self) -> str:
-    """The settings and versions; that of scores says `nrefs` as well."""
-    return self._sign_with({})
-
-  def _sign_with(self, observed: Mapping[str, object]) -> str:
+  def _settings(self) -> dict[str, object]:
     b = self.baseline
-    return token_states.sign(
-      {
-        'metric': self.name,
-        **self._model,
-        'layer': self.layer,
-        'idf': token_states.idf_name(self._idf),
-        'rescaled': f'{b.precision},{b.recall},{b.f}' if b else 'no',
-        **observed,
-        'length': self._encoder.max_length,
-        'dtype': self._encoder.dtype,
-      }
-    )
+    return {
+      'layer': self.layer,
+      'idf': self._idf_name(),
+      'rescaled': f'{b.precision},{b.recall},{b.f}' if b else 'no',
+    }
 
-  def score_segments(self, segments: Sequence[Segment]) -> base.Scores:
-    """Scores segments: F, with precision and recall as components."""
-    observed = {
-      'nrefs': base.require_references(segments, self.name) if segments else 0,
-      'refs': self.reference_rule,
-    }
-    references = [r for segment in segments for r in segment.references]
-    idf = token_states.idf_of(self._idf, self._encoder, references)
-    found = token_states.text_pairs(segments, self._encoder)
-    values = np.zeros((len(found.pairs), 3))
-    owner = token_states.share(found, self._encoder)
-    own = self._encoder.own(owner)
-    done = 0
-    told = encoding.within(self.progress, 0, len(owner), len(owner))
-    for rows, states in token_states.windows(
-      found, self._encoder, self._width, own
-    ):
-      texts = {i: _Text(found.encoded[i], s, idf) for i, s in states.items()}
-      for chosen, scores in _matched(found.pairs, rows, texts):
-        values[chosen] = scores
-        done += len(chosen)
-        if told:
-          told(done / len(own))
-    values = self._encoder.exchange(values, owner)
+  def _pair_scores(
+    self,
+    pairs: token_states.TextPairs,
+    rows: np.ndarray,
+    states: Mapping[int, np.ndarray],
+    idfs: token_states.Idfs,
+  ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    texts = {i: _Text(pairs.encoded[i], s, idfs[0]) for i, s in states.items()}
+    b = np.zeros(3)
     if self.baseline:
-      b = np.array([self.baseline.precision, self.baseline.recall])
-      b = np.append(b, self.baseline.f)
-      values = (values - b) / (1.0 - b)
-    columns = {
-      name: token_states.collect(
-        values[:, n], found.places, self.reference_rule
-      ).astype(np.float32)
-      for n, name in enumerate(_NAMES)
-    }
-    return base.Scores(
-      columns.pop('f'),
-      self._sign_with(observed),
-      columns,
-      truncated=found.truncated,
-      texts=len(found.encoded),
-    )
+      b = np.array(dataclasses.astuple(self.baseline))
+    for chosen, scores in _matched(pairs.pairs, rows, texts):
+      yield chosen, (scores - b) / (1.0 - b)
 
 
 class _Text:
@@ -203,8 +140,7 @@ class _Text:
     weights = counted.astype(np.float32)
     if idf is not None:
       by_idf = weights * idf.weights(encoded)
-      # Tokens that stand in every document weigh nothing; where all do, they
-      # weigh the same.
+      # Tokens in every document weigh nothing; if all are, they weigh the same.
       weights = by_idf if by_idf.sum() > 0 else weights
     self.weights = weights / max(weights.sum(), 1e-30)
 
@@ -216,10 +152,9 @@ def _matched(
   longest = np.array(
     [max(len(texts[i].states) for i in pairs[row]) for row in rows]
   )
-  rungs = np.array(buckets.ladder(int(longest.max())))
-  rung_of = rungs[np.searchsorted(rungs, longest)]
-  for length in sorted(set(rung_of.tolist())):
-    members = rows[rung_of == length]
+  length_of = buckets.round_up(longest, buckets.boundaries(int(longest.max())))
+  for length in sorted(set(length_of.tolist())):
+    members = rows[length_of == length]
     width = next(iter(texts.values())).states.shape[1]
     size = max(1, _BLOCK // (length * (length + 2 * width)))
     if len(members) < size:
@@ -278,8 +213,8 @@ def read_baseline(path: str | os.PathLike[str], layer: int) -> Baseline:
   """Reads the row of a layer from a table LAYER, P, R, F.
 
   Raises:
-    OptionError: there is no such row.
-    RecordError: the table has not these columns, or no numbers.
+    OptionError: There is no such row.
+    RecordError: The table lacks these columns, or a cell is not a number.
   """
   with open_text(path) as lines:
     first = next(iter(lines), '')
@@ -293,8 +228,9 @@ def read_baseline(path: str | os.PathLike[str], layer: int) -> Baseline:
     for line in lines:
       cells = line.strip().split(separator)
       if cells[0] == str(layer):
-        try:
-          return Baseline(*(float(cell) for cell in cells[1:]))
-        except (TypeError, ValueError) as error:
-          raise RecordError(f'layer {layer}: {error}', path=path) from error
+        values = [numbers.parse(cell) for cell in cells[1:]]
+        scores = [value for value in values if value is not None]
+        if len(values) != 3 or len(scores) != 3:
+          raise RecordError(f'layer {layer}: not three numbers', path=path)
+        return Baseline(*scores)
   raise OptionError(f'{path}: there is no row for layer {layer}')

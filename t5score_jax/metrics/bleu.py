@@ -11,14 +11,32 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import numpy as np
 from sacrebleu.metrics import BLEU
+from sacrebleu.tokenizers import tokenizer_spm
 
 from t5score_jax.data.records import Segment
 from t5score_jax.errors import OptionError
-from t5score_jax.metrics import _sacrebleu
+from t5score_jax.metrics import _ngrams, _sacrebleu, _utilities
 
-# Written without spaces between words: 13a makes a clause one token.
-_OWN_TOKENIZER = {'zh': 'zh', 'ja': 'ja-mecab', 'ko': 'ko-mecab'}
+# Written without spaces between words: for 13a a clause is one token.
+_OWN_TOKENIZER = {
+  **{'zh': 'zh', 'ja': 'ja-mecab', 'ko': 'ko-mecab'},
+  **dict.fromkeys(('th', 'lo', 'my', 'km'), 'char'),
+}
+# What sacrebleu's tokenizers need beyond the default install.
+_MODEL = (
+  'a SentencePiece model that sacrebleu downloads; without a network put {url} '
+  'into ~/.sacrebleu/models ($SACREBLEU/models)'
+)
+_NEEDS = {
+  'ja-mecab': "MeCab for Japanese: pip install 'sacrebleu[ja]'",
+  'ko-mecab': "MeCab for Korean: pip install 'sacrebleu[ko]'",
+  **{
+    name: _MODEL.format(url=model['url'])
+    for name, model in tokenizer_spm.SPM_MODELS.items()
+  },
+}
 
 
 class Metric(_sacrebleu.CountingMetric):
@@ -40,13 +58,13 @@ class Metric(_sacrebleu.CountingMetric):
       tokenize: One of sacrebleu's tokenizers: `13a`, `intl`, `zh`, `char`,
         `none`, ... (`ja-mecab` and `ko-mecab` need sacrebleu's extras).
       lowercase: Whether to ignore case.
-      smooth_method: `exp`, `floor`, `add-k` or `none`; what an order without
-        matches counts as.
+      smooth_method: How an order without matches is smoothed: `exp`, `floor`,
+        `add-k` or `none`.
       smooth_value: The value of `floor` or `add-k`.
       max_ngram_order: The longest n-grams.
 
     Raises:
-      ValueError: There is no such tokenizer or smoothing.
+      OptionError: There is no such tokenizer or smoothing.
     """
     for option, value, choices in (
       ('tokenize', tokenize, BLEU.TOKENIZERS),
@@ -72,7 +90,12 @@ class Metric(_sacrebleu.CountingMetric):
       )
 
     self.tokenize = tokenize
-    system_scorer = scorer(effective_order=False)
+    try:
+      system_scorer = scorer(effective_order=False)
+    except (ImportError, RuntimeError, OSError) as error:
+      # No MeCab, or no network for the model of a tokenizer.
+      need = _NEEDS.get(tokenize, f'a package or file ({error})')
+      raise OptionError(f'tokenize {tokenize!r} needs {need}') from error
     super().__init__(
       system_scorer,
       {
@@ -87,10 +110,39 @@ class Metric(_sacrebleu.CountingMetric):
       segment_scorer=scorer(effective_order=True),
     )
 
+  def utilities(
+    self, groups: Sequence[_utilities.Group]
+  ) -> _utilities.Utilities:
+    """Counts the n-grams of each text once; see `base.Metric.utilities`."""
+    scorer = self._scorer
+    assert isinstance(scorer, BLEU)
+    return _ngrams.Utilities(
+      self,
+      groups,
+      lambda text: [
+        (scorer._preprocess_segment(text).split(), scorer.max_ngram_order)
+      ],
+      self._of_counts,
+      False,
+    )
+
+  def _of_counts(self, stats: np.ndarray) -> np.ndarray:
+    """The scores of counts, [..., orders, 3] -> [...]."""
+    totals, references, matches = np.moveaxis(stats, -1, 0)
+    # sacrebleu's order: lengths, matches by order, n-grams by order.
+    counts = np.concatenate(
+      [totals[..., :1], references[..., :1], matches, totals], axis=-1
+    )
+    rows, index = np.unique(
+      counts.reshape(-1, counts.shape[-1]), axis=0, return_inverse=True
+    )
+    values = np.array([self._value(self._segment_scorer, row) for row in rows])
+    return values[index].reshape(stats.shape[:-2])
+
   def _notes(self, segments: Sequence[Segment]) -> tuple[str, ...]:
     if self.tokenize not in ('13a', 'intl'):
       return ()
-    targets = {(s.language_pair or '').split('-')[-1] for s in segments}
+    targets = _sacrebleu.target_languages(segments)
     return tuple(
       f'BLEU of {target!r} needs a tokenizer that splits it into words:'
       f' tokenize={_OWN_TOKENIZER[target]!r}'

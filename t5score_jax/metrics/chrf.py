@@ -8,13 +8,17 @@ score counts. An empty hypothesis scores 0.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping, Sequence
 from typing import Any, ClassVar
 
+import numpy as np
 from sacrebleu.metrics import CHRF
 
 from t5score_jax.errors import OptionError
-from t5score_jax.metrics import _sacrebleu
+from t5score_jax.metrics import _ngrams, _sacrebleu, _utilities
+
+# sacrebleu's stand-in for a precision or recall without n-grams.
+_EPSILON = 1e-16
 
 
 class Metric(_sacrebleu.CountingMetric):
@@ -44,7 +48,7 @@ class Metric(_sacrebleu.CountingMetric):
       eps_smoothing: Smoothing as in NLTK and Moses.
 
     Raises:
-      ValueError: An order or beta is out of range.
+      OptionError: An order or beta is out of range.
     """
     if char_order < 1 or word_order < 0 or beta < 1:
       raise OptionError(
@@ -70,3 +74,65 @@ class Metric(_sacrebleu.CountingMetric):
         'space': 'yes' if whitespace else 'no',
       },
     )
+
+  def utilities(
+    self, groups: Sequence[_utilities.Group]
+  ) -> _utilities.Utilities:
+    """Counts the n-grams of each text once; see `base.Metric.utilities`."""
+    return _ngrams.Utilities(self, groups, self._split, self._f_scores, True)
+
+  def _split(self, text: str) -> list[tuple[Sequence[Hashable], int]]:
+    scorer = self._scorer
+    assert isinstance(scorer, CHRF)
+    text = scorer._preprocess_segment(text)
+    characters = text if scorer.whitespace else ''.join(text.split())
+    parts: list[tuple[Sequence[Hashable], int]] = [
+      (characters, scorer.char_order)
+    ]
+    if scorer.word_order:
+      parts.append((scorer._remove_punctuation(text), scorer.word_order))
+    return parts
+
+  def _f_scores(self, stats: np.ndarray) -> np.ndarray:
+    """Computes chrF of many counts at once, as sacrebleu does of one.
+
+    Args:
+      stats: Hypothesis and reference n-grams and matches, [..., orders, 3].
+
+    Returns:
+      The scores, [...].
+    """
+    scorer = self._scorer
+    assert isinstance(scorer, CHRF)
+    reference = stats[..., 1]
+    # As sacrebleu: no n-grams of the hypothesis where the reference has none.
+    hypothesis = np.where(reference > 0, stats[..., 0], 0)
+    matches = stats[..., 2]
+    beta = scorer.beta**2
+    precision = np.divide(
+      matches,
+      hypothesis,
+      np.full(matches.shape, _EPSILON),
+      where=hypothesis > 0,
+    )
+    recall = np.divide(
+      matches, reference, np.full(matches.shape, _EPSILON), where=reference > 0
+    )
+    if scorer.eps_smoothing:
+      return 100 * _f(precision, recall, beta, _EPSILON).mean(axis=-1)
+    counted = (hypothesis > 0) & (reference > 0)
+    orders = np.maximum(counted.sum(axis=-1), 1)
+    precision, recall = (
+      np.where(counted, part, 0).sum(axis=-1) / orders
+      for part in (precision, recall)
+    )
+    return 100 * _f(precision, recall, beta, 0.0)
+
+
+def _f(
+  precision: np.ndarray, recall: np.ndarray, beta: float, empty: float
+) -> np.ndarray:
+  """(1 + beta) p r / (beta p + r), `empty` where both are 0."""
+  below = beta * precision + recall
+  above = (1 + beta) * precision * recall
+  return np.divide(above, below, np.full(below.shape, empty), where=below > 0)

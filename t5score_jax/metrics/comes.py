@@ -1,40 +1,37 @@
 """COMES and COMET: an encoder and a regressor trained on human judgments.
 
 COMET (Rei et al. 2020) reads hypothesis, source and reference, or only the
-first two (COMET-QE), and gives one number; COMES (2022, section 3) gives one a
-quality dimension. A segment's score is the output that was asked for, or the
-mean of all. With several references the best counts, as in the paper's tests.
+first two (COMET-QE), and predicts one number; COMES (2022, section 3) predicts
+one per quality dimension. A segment's score is the chosen output, or the mean
+of all. With several references the best counts, as in the paper's tests.
 
-Not here: the network (``nn/heads.py``), nor how texts become vectors
-(``inference/embedding.py``).
+Not here: the network (`nn/heads.py`), vectors of texts
+(`inference/embedding.py`).
 """
 
 from __future__ import annotations
 
 import dataclasses
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
-from t5score_jax.checkpoints import kinds, regressors
-from t5score_jax.checkpoints.formats import comet
 from t5score_jax.data.records import Segment
 from t5score_jax.errors import OptionError
 from t5score_jax.inference import embedding, prediction
-from t5score_jax.metrics import _token_states as token_states
-from t5score_jax.metrics import base
+from t5score_jax.metrics import _models, _regressors, _utilities, base
 
 MEAN = 'mean'
 
+# Groups with indices of candidates and of references, int [P] each.
+_Pairs = Sequence[tuple[int, np.ndarray, np.ndarray]]
 
-class Metric(base.Metric):
-  """A regressor as a metric.
 
-  Attributes:
-    progress: called with (texts done, texts in all) while scoring; None.
-  """
+class Metric(_models.ModelMetric):
+  """A regressor as a metric."""
 
   name = 'COMES'
   MODELS = ('estimator', 'comet')
@@ -43,109 +40,87 @@ class Metric(base.Metric):
     self,
     model: str | os.PathLike[str] | None = None,
     output: str = MEAN,
-    reference_rule: str = 'max',
     tokenizer: str | os.PathLike[str] | None = None,
     layer_transformation: str | None = None,
-    max_length: int | None = None,
-    batch_tokens: int | None = None,
-    dtype: str = 'float32',
+    num_heads: int | None = None,
     windows: bool | None = None,
     stride: int | None = None,
-    num_partitions: int = 1,
-    spread: bool = False,
+    **options: Any,
   ):
     """Loads the model.
 
     Args:
-      model: an estimator's folder, that of a COMET checkpoint
-        (``hparams.yaml`` and a ``.ckpt``), or a MODEL_DIR or checkpoint of
-        training.
-      output: the output that is the score, or 'mean' of all.
-      reference_rule: 'max' or 'mean', with several references.
-      tokenizer: of a COMET checkpoint, see ``checkpoints.comet.load_comet``.
-      layer_transformation: of a COMET checkpoint, likewise.
-      max_length: tokens a text; the rest is cut, and counted, or read in
-        windows of so many. Default: the model's, else what its encoder has
-        positions for.
-      batch_tokens: tokens a batch on one device; bounds memory, scores don't
-        depend on it.
-      dtype: of the encoder, 'float32' or 'bfloat16'.
-      windows: whether texts longer than that are read whole, in windows whose
-        vectors are averaged (pooling by maxima: their maximum), see
-        ``inference/embedding.py``. The paper cuts them. Layers that are
-        normalised before the mix are so by each window's own statistics.
-      stride: tokens that neighbouring windows share at least. Default, of both:
-        the model's, else not at all.
-      num_partitions: devices over which the weights are divided, for encoders
-        that don't fit one.
-      spread: whether all processes of ``processes.start`` score the same
-        segments; each does its share and has all scores.
+      model: The folder of a regressor or of a COMET checkpoint (`hparams.yaml`
+        and a `.ckpt`), or a MODEL_DIR or checkpoint of training.
+      output: The output that is the score, or 'mean' of all.
+      tokenizer: For a COMET checkpoint; see
+        `checkpoints.formats.comet.checkpoint.load_comet`.
+      layer_transformation: Likewise.
+      num_heads: Likewise.
+      windows: Whether texts longer than `max_length` are read whole, in
+        windows whose vectors are averaged (pooling by maxima: their maximum);
+        see `inference/embedding.py`. The paper cuts them. Layers that are
+        normalised before the mix are normalised by each window's statistics.
+      stride: Minimum number of tokens that neighbouring windows share. The
+        default of both is the model's, else off.
+      **options: See `_models.ModelMetric`.
 
     Raises:
-      FileNotFoundError: there is no such folder.
-      ValueError: an option has a value that it can't have, or the model is
-        damaged.
+      FileNotFoundError: There is no such folder.
+      ValueError: An option is out of range, or the model is damaged.
     """
-    base.check_choice(
-      'reference_rule', reference_rule, token_states.REFERENCE_RULES
+    super().__init__(**options)
+    loaded = self._reading(
+      _regressors.load(
+        model,
+        self.name,
+        self.MODELS,
+        tokenizer,
+        num_heads,
+        layer_transformation,
+      )
     )
-    found = load(model, tokenizer, layer_transformation)
-    outputs = found.config.outputs
+    outputs = loaded.config.outputs
     if output != MEAN and output not in outputs:
       raise OptionError(
         f'output {output!r}: the model has {", ".join(outputs)}, and {MEAN}'
       )
     self.output = output
     self.outputs = outputs
-    self.reference_rule = reference_rule
-    self._config = found.config
-    # The head alone: the encoder's weights lie on the devices.
+    self._config = loaded.config
+    self.reads_references = loaded.config.reference
+    # The head alone: the encoder's weights are on the devices.
     self._regressor = dataclasses.replace(
-      found, params={'estimator': found.params['estimator']}
+      loaded, params={'estimator': loaded.params['estimator']}
     )
-    if max_length is None:
-      max_length = found.settings.get('max_length')
+    if self._max_length is None:
+      self._max_length = loaded.settings.get('max_length')
     if windows is None:
-      windows = bool(found.settings.get('windows', False))
+      windows = bool(loaded.settings.get('windows', False))
       if windows and stride is None:
-        stride = int(found.settings.get('stride', 0))
+        stride = int(loaded.settings.get('stride', 0))
     self._encoder = embedding.TextEmbedder(
-      found,
-      max_length=max_length,
-      batch_tokens=batch_tokens,
-      dtype=dtype,
-      num_partitions=num_partitions,
-      spread=spread,
+      loaded,
+      max_length=self._max_length,
       windows=windows,
       stride=stride or 0,
+      **self._placing,
     )
-    self.num_parameters = base.count_parameters(found.params)
-    self._model = token_states.identity(
-      found.settings.get('name') or Path(str(model)).name, found
-    )
+    name = loaded.settings.get('name') or Path(str(model)).name
+    self._identify(name, loaded, loaded.tokenizer)
 
-  def signature(self) -> str:
-    """The settings and versions; that of scores says `nrefs` as well."""
-    return self._sign_with({})
-
-  def _sign_with(self, observed: Mapping[str, object]) -> str:
-    mixed = (
-      self._config.layer_transformation if self._config.layer == 'mix' else ''
-    )
-    return token_states.sign(
-      {
-        'metric': self.name,
-        **self._model,
-        'output': self.output,
-        'conditioning': (
-          'source+reference' if self._config.reference else 'source'
-        ),
-        **({'mix': mixed} if mixed else {}),
-        **observed,
-        'length': self._encoder.max_length,
-        **self._windows(),
-        'dtype': self._encoder.dtype,
-      }
+  def signature(self, **observed: object) -> str:
+    """The settings and versions; that of scores also has `nrefs`."""
+    c = self._config
+    mixed = c.layer_transformation if c.layer == 'mix' else ''
+    return self._sign(
+      output=self.output,
+      conditioning='source+reference' if c.reference else 'source',
+      **({'mix': mixed} if mixed else {}),
+      **observed,
+      length=self._encoder.max_length,
+      **self._windows(),
+      dtype=self._encoder.dtype,
     )
 
   def _windows(self) -> dict[str, str]:
@@ -160,77 +135,166 @@ class Metric(base.Metric):
     texts = [s.hypothesis for s in segments]
     texts += [s.source or '' for s in segments]
     count = len(segments)
-    # One instance a reference: hypotheses, sources and references are rows of
-    # the vectors.
+    # One instance per reference; hypotheses, sources and references are rows
+    # of the vectors.
     owners, references = np.arange(count), None
     if self._config.reference:
-      observed['nrefs'] = base.require_references(segments, self.name)
-      observed['refs'] = self.reference_rule
+      observed = self._references(segments)
       owners = np.repeat(owners, [len(s.references) for s in segments])
       references = 2 * count + np.arange(len(owners))
       texts += [text for s in segments for text in s.references]
-    found = self._encoder.vectors(texts, self.progress)
+    vectors = self._encoder.vectors(texts, self.progress)
     values = prediction.outputs(
-      self._regressor, found.values, owners, count + owners, references
+      self._regressor, vectors.values, owners, count + owners, references
     )
     chosen = prediction.over_references(
       values.astype(np.float64), owners, self.reference_rule
     )
-    scores = chosen.mean(1)
-    if self.output != MEAN:
-      scores = chosen[:, self.outputs.index(self.output)]
     return base.Scores(
-      scores.astype(np.float32),
-      self._sign_with(observed),
+      self._chosen(chosen).astype(np.float32),
+      self.signature(**observed),
       {
         name: chosen[:, n].astype(np.float32)
         for n, name in enumerate(self.outputs)
         if len(self.outputs) > 1
       },
-      truncated=found.cut,
-      texts=found.texts,
-      notes=_notes(found),
+      truncated=vectors.cut,
+      texts=vectors.texts,
+      notes=_notes(vectors),
     )
 
+  def utilities(self, groups: Sequence[_utilities.Group]) -> Utilities:
+    """Encodes each text of the groups once; see `base.Metric.utilities`."""
+    return Utilities(self, groups)
 
-def _notes(found: embedding.TextVectors) -> tuple[str, ...]:
-  if not found.windowed:
-    return ()
-  return (
-    f'{base.share(found.windowed, found.texts)} were read in several windows',
-  )
+  def _chosen(self, outputs: np.ndarray) -> np.ndarray:
+    """The score of each row of outputs, [N, outputs] -> [N]."""
+    if self.output == MEAN:
+      return outputs.mean(1)
+    return outputs[:, self.outputs.index(self.output)]
 
 
-def load(
-  model: str | os.PathLike[str] | None,
-  tokenizer: str | os.PathLike[str] | None = None,
-  layer_transformation: str | None = None,
-) -> regressors.Regressor:
-  """Loads an estimator from its folder or a run's, or a COMET checkpoint.
+class Utilities(_utilities.Utilities):
+  """Utilities of a regressor: one vector per text, one head per pair.
 
-  Raises:
-    FileNotFoundError: there is no such folder.
-    ValueError: none is named, or it is damaged.
+  References are averaged as vectors (Vamvas and Sennrich 2024).
   """
-  if not model:
-    raise OptionError(
-      'COMES needs a model: give the folder of an estimator or of a COMET '
-      'checkpoint as the model (-m)'
-    )
-  path = kinds.folder(model)
-  if kinds.of(path) != kinds.REGRESSOR:
-    return comet.load_comet(
-      path, tokenizer, layer_transformation=layer_transformation
-    )
-  if tokenizer or layer_transformation:
-    raise OptionError(
-      'tokenizer and layer_transformation are for COMET checkpoints'
-    )
-  if kinds.has_weights(path):
-    return regressors.load(path)
-  # Orbax takes a second to import.
-  from t5score_jax.checkpoints import native
 
-  loaded = native.load_regressor(path)
-  assert isinstance(loaded, regressors.Regressor)
-  return loaded
+  metric: Metric
+
+  def __init__(self, metric: Metric, groups: Sequence[_utilities.Group]):
+    super().__init__(metric, groups)
+    sources = [
+      Segment('', source=group.source, segment=group.name) for group in groups
+    ]
+    base.require_sources(sources, metric.name)
+    counts = [len(group.candidates) for group in groups]
+    # Candidates, references and sources of all groups, in order.
+    texts = [text for group in groups for text in group.candidates]
+    self._first = np.cumsum([0, *counts])
+    texts += [text for group in groups for text in group.references]
+    references = [len(group.references) for group in groups]
+    self._first_reference = np.cumsum([0, *references])
+    texts += [group.source or '' for group in groups]
+    vectors = metric._encoder.vectors(texts, metric.progress)
+    self.cut = vectors.cut
+    ends = np.cumsum([sum(counts), sum(references)])
+    self._hypotheses, self._references, origins = np.split(vectors.values, ends)
+    self._sources = np.repeat(origins, counts, axis=0)
+    self._pairs = self._paired(self._references)
+
+  def matrices(
+    self, rows: _utilities.Indices, columns: _utilities.Indices
+  ) -> list[np.ndarray]:
+    """See `_utilities.Utilities.matrices`."""
+    one, both = [], []
+    for n, (row, column) in enumerate(zip(rows, columns, strict=True)):
+      if self._symmetric(n, row, column):
+        i, j = np.triu_indices(len(row), 1)
+        both.append((n, row[i], row[j]))
+        one.append((n, row, row))
+      else:
+        i, j = (
+          part.ravel() for part in np.meshgrid(row, column, indexing='ij')
+        )
+        one.append((n, i, j))
+    values = self._one_way(one)
+    upper = iter(self._both_ways(both))
+    found = []
+    for n, (row, column) in enumerate(zip(rows, columns, strict=True)):
+      if not self._symmetric(n, row, column):
+        found.append(values[n].reshape(len(row), len(column)))
+        continue
+      matrix = np.diag(values[n])
+      i, j = np.triu_indices(len(row), 1)
+      matrix[i, j], matrix[j, i] = next(upper)
+      found.append(matrix)
+    return found
+
+  def _symmetric(self, n: int, row: np.ndarray, column: np.ndarray) -> bool:
+    """Whether (i, j) and (j, i) are both wanted, which share most work."""
+    group = self.groups[n]
+    return group.candidates == group.references and np.array_equal(row, column)
+
+  def aggregated(
+    self, rows: _utilities.Indices, weights: Sequence[np.ndarray]
+  ) -> list[np.ndarray]:
+    """See `_utilities.Utilities.aggregated`."""
+    parts = np.split(self._references, self._first_reference[1:-1])
+    means = np.stack(
+      [
+        weight.astype(np.float32) @ part
+        for weight, part in zip(weights, parts, strict=True)
+      ]
+    )
+    group = [np.full(len(row), n) for n, row in enumerate(rows)]
+    own = [row + self._first[n] for n, row in enumerate(rows)]
+    outputs = self._paired(means).outputs(
+      np.concatenate(own), np.concatenate(group)
+    )
+    return self._per_group(outputs, [len(row) for row in rows])
+
+  def _paired(self, references: np.ndarray) -> prediction.PairedOutputs:
+    return prediction.PairedOutputs(
+      self.metric._regressor, self._hypotheses, self._sources, references
+    )
+
+  def _one_way(self, wanted: _Pairs) -> list[np.ndarray]:
+    """The utilities of pairs of each group, float64 [P] each."""
+    outputs = self._pairs.outputs(
+      np.concatenate([i + self._first[n] for n, i, _ in wanted]),
+      np.concatenate([j + self._first_reference[n] for n, _, j in wanted]),
+    )
+    return self._per_group(outputs, [len(i) for _, i, _ in wanted])
+
+  def _both_ways(self, wanted: _Pairs) -> list[tuple[np.ndarray, np.ndarray]]:
+    """Those of (i, j) and of (j, i)."""
+    if not wanted:
+      return []
+    counts = [len(i) for _, i, _ in wanted]
+    columns = [
+      np.concatenate([pair[side] + first[pair[0]] for pair in wanted])
+      for first in (self._first, self._first_reference)
+      for side in (1, 2)
+    ]
+    one, other = self._pairs.both(*columns)
+    return list(
+      zip(
+        self._per_group(one, counts),
+        self._per_group(other, counts),
+        strict=True,
+      )
+    )
+
+  def _per_group(
+    self, outputs: np.ndarray, counts: Sequence[int]
+  ) -> list[np.ndarray]:
+    scores = self.metric._chosen(outputs.astype(np.float64))
+    return np.split(scores, np.cumsum(counts)[:-1])
+
+
+def _notes(vectors: embedding.TextVectors) -> tuple[str, ...]:
+  if not vectors.windowed:
+    return ()
+  windowed = base.share(vectors.windowed, vectors.texts)
+  return (f'{windowed} were read in several windows',)

@@ -1,9 +1,9 @@
-"""FrugalScore: a miniature that learned an expensive metric's scores.
+"""FrugalScore: a cross-encoder that learned an expensive metric's scores.
 
 One small encoder reads hypothesis and reference together (Kamal Eddine et al.
 2022): a score costs one pass over a pair, whatever its teacher cost. With
 several references the best counts, or the mean. Not here: the network
-(``nn/cross_encoder.py``) and its training (``gin_configs/``).
+(`nn/cross_encoder.py`), training (`gin_configs/`).
 """
 
 from __future__ import annotations
@@ -16,119 +16,69 @@ from typing import Any
 import jax
 import numpy as np
 
-from t5score_jax.checkpoints import cross_encoders, kinds
+from t5score_jax.checkpoints import cross_encoders, kinds, loading
 from t5score_jax.checkpoints.formats.huggingface.encoders import EncoderBundle
 from t5score_jax.data.records import Segment
 from t5score_jax.inference import encoding
-from t5score_jax.metrics import _token_states as token_states
-from t5score_jax.metrics import base
+from t5score_jax.metrics import _models, base
 from t5score_jax.nn import cross_encoder
 
 DEFAULT_MODEL = 'frugalscore-tiny'
 
 
-class Metric(base.Metric):
-  """FrugalScore with one miniature.
-
-  Attributes:
-    progress: called with (pairs done, pairs in all) while scoring; None.
-  """
+class Metric(_models.ModelMetric):
+  """FrugalScore with one cross-encoder."""
 
   name = 'FrugalScore'
   MODELS = ('miniature',)
 
   def __init__(
-    self,
-    model: str | os.PathLike[str] = DEFAULT_MODEL,
-    reference_rule: str = 'max',
-    max_length: int | None = None,
-    batch_tokens: int | None = None,
-    dtype: str = 'float32',
-    num_partitions: int = 1,
-    spread: bool = False,
+    self, model: str | os.PathLike[str] = DEFAULT_MODEL, **options: Any
   ):
     """Loads the model.
 
     Args:
-      model: the name of an embedded model, the folder of a miniature, ours or
-        a published one, or a MODEL_DIR or checkpoint of training.
-      reference_rule: 'max' or 'mean', with several references.
-      max_length: tokens a pair, the longer text cut first. Default: the
-        model's own, else 128, the paper's, or what there are positions for.
-      batch_tokens: tokens a batch on one device; bounds memory, scores don't
-        depend on it.
-      dtype: of the encoder, 'float32' or 'bfloat16'.
-      num_partitions: devices over which the weights are divided, for encoders
-        that don't fit one.
-      spread: whether all processes of ``processes.start`` score the same
-        segments; each does its share and has all scores.
+      model: The name of an embedded model; the folder of a cross-encoder,
+        trained here or published; or a MODEL_DIR or checkpoint of training.
+      **options: See `_models.ModelMetric`; of a pair that is too long, the
+        longer text is cut first.
 
     Raises:
-      FileNotFoundError: there is no such folder.
-      ValueError: an option has a value that it can't have, or the model is
-        damaged.
+      FileNotFoundError: There is no such model.
+      ValueError: An option is out of range, or the model is damaged.
     """
-    base.check_choice(
-      'reference_rule', reference_rule, token_states.REFERENCE_RULES
-    )
-    found = load(model)
-    self.reference_rule = reference_rule
-    if max_length is None:
-      usual = min(cross_encoders.MAX_LENGTH, found.config.max_length)
-      max_length = int(found.settings.get('max_length', usual))
+    super().__init__(**options)
+    loaded = self._reading(load(model))
+    usual = min(cross_encoders.MAX_LENGTH, loaded.config.max_length)
+    if self._max_length is None:
+      self._max_length = int(loaded.settings.get('max_length', usual))
     self._scorer = PairScorer(
-      found,
-      max_length=max_length,
-      batch_tokens=batch_tokens,
-      dtype=dtype,
-      num_partitions=num_partitions,
-      spread=spread,
+      loaded, max_length=self._max_length, **self._placing
     )
-    self.num_parameters = base.count_parameters(found.params)
-    self._model = token_states.identity(
-      found.settings.get('name') or Path(model).name, found
-    )
+    name = loaded.settings.get('name') or Path(model).name
+    self._identify(name, loaded, loaded.tokenizer)
 
-  def signature(self) -> str:
-    """The settings and versions; that of scores says `nrefs` as well."""
-    return self._sign_with({})
-
-  def _sign_with(self, observed: Mapping[str, object]) -> str:
-    return token_states.sign(
-      {
-        'metric': self.name,
-        **self._model,
-        **observed,
-        'length': self._scorer.max_length,
-        'dtype': self._scorer.dtype,
-      }
+  def signature(self, **observed: object) -> str:
+    """The settings and versions; that of scores also has `nrefs`."""
+    return self._sign(
+      **observed, length=self._scorer.max_length, dtype=self._scorer.dtype
     )
 
   def score_segments(self, segments: Sequence[Segment]) -> base.Scores:
     """Scores segments; see `base.Metric.score_segments`."""
-    observed = {
-      'nrefs': base.require_references(segments, self.name) if segments else 0,
-      'refs': self.reference_rule,
-    }
-    pairs: dict[tuple[str, str], int] = {}
-    most = max((len(s.references) for s in segments), default=0)
-    places = np.full((len(segments), most), -1)
-    for row, segment in enumerate(segments):
-      for column, reference in enumerate(segment.references):
-        pair = segment.hypothesis, reference
-        places[row, column] = pairs.setdefault(pair, len(pairs))
-    values, truncated = self._scorer.scores(list(pairs), self.progress)
-    scores = token_states.collect(values, places, self.reference_rule)
+    observed = self._references(segments)
+    pairs, index = _models.distinct_pairs(segments)
+    values, truncated = self._scorer.scores(pairs, self.progress)
     return base.Scores(
-      scores.astype(np.float32),
-      self._sign_with(observed),
+      _models.over_references(values, index, self.reference_rule),
+      self.signature(**observed),
       truncated=truncated,
       texts=len(pairs),
     )
 
 
 class PairScorer(encoding.RowEncoder):
-  """A cross-encoder on all local devices; options as its base class has."""
+  """A cross-encoder on all local devices; options as its base class."""
 
   def __init__(self, model: cross_encoders.CrossEncoder, **options: Any):
     super().__init__(
@@ -152,7 +102,7 @@ class PairScorer(encoding.RowEncoder):
     pairs: Sequence[tuple[str, str]],
     progress: encoding.Progress | None = None,
   ) -> tuple[np.ndarray, int]:
-    """Scores of (hypothesis, reference) pairs, float32 [N]; how many cut."""
+    """Scores of (hypothesis, reference) pairs [N]; the number that was cut."""
     values = np.zeros(len(pairs), np.float32)
     cut = 0
     for start in range(0, len(pairs), encoding.WINDOW):
@@ -169,18 +119,15 @@ class PairScorer(encoding.RowEncoder):
 
 
 def load(model: str | os.PathLike[str]) -> cross_encoders.CrossEncoder:
-  """Loads a miniature by its name, from its folder or from that of a run.
+  """Loads a cross-encoder by its name, its folder or that of a run.
 
   Raises:
-    FileNotFoundError: there is no such model.
-    ValueError: it is none, or damaged.
+    FileNotFoundError: There is no such model.
+    ValueError: It is another model, or damaged.
   """
   path = kinds.folder(model)
   if kinds.of(path) != kinds.CROSS_ENCODER or kinds.has_weights(path):
     return cross_encoders.load(path)
-  # Orbax takes a second to import.
-  from t5score_jax.checkpoints import native
-
-  loaded = native.load_regressor(path)
+  loaded = loading.load_regressor(path)
   assert isinstance(loaded, cross_encoders.CrossEncoder)
   return loaded

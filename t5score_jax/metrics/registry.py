@@ -1,8 +1,8 @@
 """Resolves names and model folders to metrics, and loads them.
 
-A metric is a file of this folder or an entry point, found by its name; which
-models it reads it declares itself (`metrics/_declarations.py`). Nothing here
-imports JAX before a metric that needs it is loaded.
+A metric is a file of this folder or an entry point, found by its name; it
+declares which models it reads (`metrics/_declarations.py`). JAX is imported
+only when a metric that needs it is loaded.
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ import difflib
 import functools
 import inspect
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from t5score_jax.checkpoints import kinds
-from t5score_jax.errors import OptionError, T5ScoreError
+from t5score_jax.checkpoints import kinds, peers
+from t5score_jax.errors import OptionError, UnknownOptionError
 from t5score_jax.metrics import _declarations as declarations
 from t5score_jax.metrics import base
 from t5score_jax.runtime import validation
@@ -26,8 +26,10 @@ DEFAULT_MODEL = 't5score-tiny'
 _T5SCORE = 't5score'
 
 
-class ChoiceError(T5ScoreError, ValueError):
+class ChoiceError(OptionError):
   """No metric, or several, could be meant; the message says why."""
+
+  exit_code = 2
 
 
 @dataclasses.dataclass(frozen=True)
@@ -57,9 +59,9 @@ def choose(
   """Resolves a model and the name of a metric.
 
   Args:
-    model: The name of an embedded model, or a path; where `metric` is None,
-      the name of a metric as well. A `Path` is always a path. A folder means
-      the metric that declares its kind in `MODELS`, or else T5Score.
+    model: The name of an embedded model, or a path; if `metric` is None, also
+      the name of a metric. A `Path` is always a path. A folder means the
+      metric that declares its kind in `MODELS`, or else T5Score.
     metric: The metric's name; None derives it from the model.
     has_model: Whether an option names the model, so that a metric's name can
       mean nothing else.
@@ -87,7 +89,7 @@ def choose(
   try:
     kind = kinds.of(kinds.folder(name))
   except FileNotFoundError:
-    kind = ''  # T5Score reports what there is.
+    kind = ''  # T5Score reports it.
   meant = [m for m, d in _declared().items() if kind in d.MODELS]
   readers = [m for m, d in _declared().items() if kind in d.READS]
   if readers and not meant:
@@ -105,8 +107,10 @@ def _declared() -> dict[str, declarations.Declared]:
 
 
 def _spelt(model: str | os.PathLike[str]) -> str:
-  """The text that means the same: a path without a folder is no name."""
+  """The model as text; a `Path` without a folder gets one."""
   text = os.fspath(model)
+  if not text:
+    raise ChoiceError("the model is '': give a name or a folder (. for here)")
   if isinstance(model, str) or os.path.dirname(text):
     return text
   return os.path.join(os.curdir, text)
@@ -119,7 +123,7 @@ def _check_one_meaning(name: str) -> None:
       f'{name}: the name of a metric, and here of a folder with a model; give '
       f'./{name} for the folder, or --metric {name} for the metric'
     )
-  close = difflib.get_close_matches(name, kinds.embedded(), 1, cutoff=0.8)
+  close = difflib.get_close_matches(name, kinds.names(), 1, cutoff=0.8)
   if close:
     try:
       _find(name)
@@ -127,13 +131,13 @@ def _check_one_meaning(name: str) -> None:
       raise ChoiceError(
         f'no model or metric {name!r}; did you mean {close[0]!r}? The embedded '
         f'models are {", ".join(kinds.embedded())}; the metrics '
-        + ', '.join(available_metrics())
+        + ', '.join(available_metrics(variants=True))
       ) from None
 
 
 def is_metric(name: str) -> bool:
   """Whether a name means a metric, not a model."""
-  if '/' in name or name in kinds.embedded():
+  if '/' in name or name in kinds.names():
     return False
   stems = {_plain(file) for file in available_metrics()}
   if _plain(name) in stems:
@@ -158,16 +162,20 @@ def load(
   return load_metric(choice.metric, **choice.options, **options)
 
 
-def available_metrics(without_model: bool = False) -> list[str]:
-  """Lists the names of the metrics, without their variants.
+def available_metrics(
+  without_model: bool = False, variants: bool = False
+) -> list[str]:
+  """Lists the names of the metrics.
 
   Args:
     without_model: Whether to list only those that read no model.
+    variants: Whether to list their variants too, such as `chrf++`.
   """
   return [
-    name
+    name + suffix
     for name, declared in _declared().items()
     if not (without_model and declared.kinds)
+    for suffix in ('', *(declared.VARIANTS if variants else ()))
   ]
 
 
@@ -186,11 +194,11 @@ def load_metric(name: str, **options: Any) -> base.Metric:
 
   A name may end in one of the metric's variants: `chrf++` is `chrf` with
   `word_order=2`, `rouge-2` is `rouge` with `variant='2'`. Case and hyphens
-  don't matter.
+  are ignored.
 
   Args:
     name: `'bleu'`, `'chrf++'`, `'t5score'`, ...
-    **options: Options of the metric's class; they go before the variant's.
+    **options: Options of the metric's class; they override the variant's.
 
   Returns:
     The metric.
@@ -205,7 +213,7 @@ def load_metric(name: str, **options: Any) -> base.Metric:
 
 
 def checked_options(name: str, options: Mapping[str, Any]) -> dict[str, Any]:
-  """A metric's options with those of its variant; raises as `load_metric`."""
+  """Checks options and adds those of the variant; raises as `load_metric`."""
   kind, variant = _find(name)
   accepted = _parameters(kind)
   for option in options:
@@ -213,22 +221,25 @@ def checked_options(name: str, options: Mapping[str, Any]) -> dict[str, Any]:
       close = difflib.get_close_matches(option, accepted, 1)
       meant = _option_of_flag(name, option) or next(iter(close), '')
       hint = f' Did you mean {meant!r}?' if meant in accepted else ''
-      raise TypeError(
+      raise UnknownOptionError(
         f'metric {name!r} has no option {option!r}.{hint} It has '
         + (', '.join(accepted) if accepted else 'none')
       )
-  checked = validation.check_arguments(
-    kind,
-    options,
-    OptionError,
-    lambda option, value: f'option {option}={value} of {name}',
-  )
+  checked: dict[str, Any] = {}
+  for constructor in _constructors(kind):
+    own = inspect.signature(constructor).parameters
+    checked |= validation.check_arguments(
+      constructor,
+      {n: v for n, v in options.items() if n in own and n not in checked},
+      OptionError,
+      lambda option, value: f'option {option}={value} of {name}',
+    )
   check_kind(name, checked.get('model'))
   return {**variant, **checked}
 
 
 def _option_of_flag(metric: str, word: str) -> str | None:
-  """The option whose flag is called like a word: 'several'."""
+  """The option whose flag has this name: 'several'."""
   flags = {**base.COMMON_FLAGS, **_source(metric)[0].declared().FLAGS}
   for option, flag in flags.items():
     if '--' + word.replace('_', '-') in flag['flags']:
@@ -248,7 +259,7 @@ def check_kind(metric: str, model: str | os.PathLike[str] | None) -> None:
   try:
     kind = kinds.of(kinds.folder(model))
   except FileNotFoundError:
-    return  # The metric reports what there is.
+    return  # The metric reports it.
   if kind and kind not in reads:
     raise OptionError(
       f'{os.fspath(model)}: {kinds.WORDS[kind]}, which {metric} does not read; '
@@ -268,16 +279,36 @@ def options_of(name: str) -> dict[str, Any]:
 
 @functools.cache
 def _parameters(kind: type) -> dict[str, Any]:
-  return {
-    parameter.name: parameter.default
-    for parameter in inspect.signature(kind).parameters.values()
-    if parameter.kind
-    in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY)
-  }
+  """Parameters of a constructor and their defaults."""
+  named = (
+    inspect.Parameter.POSITIONAL_OR_KEYWORD,
+    inspect.Parameter.KEYWORD_ONLY,
+  )
+  parameters: dict[str, Any] = {}
+  for constructor in _constructors(kind):
+    # The first is `self`.
+    for parameter in list(inspect.signature(constructor).parameters.values())[
+      1:
+    ]:
+      if parameter.kind in named:
+        parameters.setdefault(parameter.name, parameter.default)
+  return parameters
+
+
+def _constructors(kind: type) -> Iterator[Callable[..., Any]]:
+  """A class's constructor, and those to which it passes `**options`."""
+  for cls in kind.__mro__:
+    if constructor := vars(cls).get('__init__'):
+      yield constructor
+      kinds = {
+        p.kind for p in inspect.signature(constructor).parameters.values()
+      }
+      if inspect.Parameter.VAR_KEYWORD not in kinds:
+        return
 
 
 def _find(name: str) -> tuple[Any, Mapping[str, Any]]:
-  """A metric's class, and the options that its variant stands for."""
+  """A metric's class, and the options of its variant."""
   source, stem = _source(name)
   try:
     kind = source.load()
@@ -290,25 +321,27 @@ def _find(name: str) -> tuple[Any, Mapping[str, Any]]:
     ) from error
   variant = _plain(name)[len(stem) :]
   if variant and variant not in kind.VARIANTS:
-    variants = [stem + suffix for suffix in kind.VARIANTS]
-    names = [*declarations.sources(), *variants]
-    raise ChoiceError(_unknown(name, names))
+    raise ChoiceError(_unknown(name))
   return kind, kind.VARIANTS[variant] if variant else {}
 
 
 def _source(name: str) -> tuple[declarations.Source, str]:
-  """The metric that a name begins with, and that beginning in plain form."""
+  """The metric with which a name starts, and that start in plain form."""
   stems = {_plain(n): source for n, source in declarations.sources().items()}
   fitting = [stem for stem in stems if _plain(name).startswith(stem)]
   if not fitting:
-    raise ChoiceError(_unknown(name, declarations.sources()))
+    raise ChoiceError(_unknown(name))
   stem = max(fitting, key=len)
   return stems[stem], stem
 
 
-def _unknown(name: str, known: Iterable[str]) -> str:
-  plain = {_plain(one): one for one in known}
+def _unknown(name: str) -> str:
+  plain = {_plain(one): one for one in available_metrics(variants=True)}
   close = difflib.get_close_matches(_plain(name), plain, 1)
+  advice = peers.advice(name)
+  # `bert` is the beginning of a metric's name before it is a peer's.
+  if advice and not (close and close[0].startswith(_plain(name))):
+    return f'no metric {name!r}: {advice}'
   return (
     f'no metric {name!r};'
     + (f' did you mean {plain[close[0]]!r}?' if close else '')

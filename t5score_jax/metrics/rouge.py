@@ -5,9 +5,9 @@ precision and recall as components. Of several references the one with the
 highest F counts; a system's value is the mean. An empty hypothesis scores 0,
 and so does one shorter than n tokens.
 
-ROUGE's own tokenizer keeps the letters a to z and digits, and so finds nothing
-to compare in other scripts: `tokenize` names one of sacrebleu's tokenizers for
-these (`zh`, `char`, `intl`, ...).
+ROUGE's own tokenizer keeps only the letters a to z and digits, and finds no
+words in other scripts: for these, `tokenize` names one of sacrebleu's
+tokenizers (`zh`, `char`, `intl`, ...).
 """
 
 from __future__ import annotations
@@ -49,8 +49,8 @@ class Metric(base.Metric):
         compared in lower case.
 
     Raises:
-      ValueError: There is no such variant or tokenizer, or a stemmer is asked
-        for with a tokenizer of sacrebleu's.
+      OptionError: There is no such variant or tokenizer, or a stemmer is
+        combined with a tokenizer of sacrebleu's.
     """
     if str(variant).lower() not in self.VARIANTS:
       raise OptionError(f'variant {variant!r} does not exist: 1, 2, 3, 4 or L')
@@ -70,11 +70,8 @@ class Metric(base.Metric):
     self._stemmer = stemmer
     self.tokenize = tokenize
 
-  def signature(self) -> str:
-    """The settings and versions; that of scores says `nrefs` as well."""
-    return self._sign_with({})
-
-  def _sign_with(self, observed: dict[str, object]) -> str:
+  def signature(self, **observed: object) -> str:
+    """The settings and versions; that of scores also has `nrefs`."""
     return base.format_signature(
       {
         'metric': self.name,
@@ -90,10 +87,10 @@ class Metric(base.Metric):
     """Scores segments; see `base.Metric.score_segments`."""
     nrefs = base.require_references(segments, self.name)
     # Every text is tokenized once, however many systems share a reference.
-    tokens = _Memory(self._tokenizer.tokenize)
+    tokens = _CachedTokenizer(self._tokenizer.tokenize)
     scorer = rouge_scorer.RougeScorer([self._type], tokenizer=tokens)
     # [N, 3]: precision, recall, F
-    found = np.array(
+    columns = np.array(
       [
         scorer.score_multi(segment.references, segment.hypothesis)[self._type]
         for segment in segments
@@ -112,15 +109,15 @@ class Metric(base.Metric):
         " Latin choose another, for example tokenize='zh' or 'char'",
       )
     return base.Scores(
-      values=found[:, 2],
-      signature=self._sign_with({'nrefs': nrefs}),
-      components={'precision': found[:, 0], 'recall': found[:, 1]},
+      values=columns[:, 2],
+      signature=self.signature(nrefs=nrefs),
+      components={'precision': columns[:, 0], 'recall': columns[:, 1]},
       notes=notes,
     )
 
 
 class _SacrebleuTokenizer(tokenizers.Tokenizer):
-  """A tokenizer of sacrebleu's, as rouge-score wants one; lower case."""
+  """One of sacrebleu's tokenizers with rouge-score's interface; lower case."""
 
   def __init__(self, tokenize: Callable[[str], str]):
     self._tokenize = tokenize
@@ -129,8 +126,8 @@ class _SacrebleuTokenizer(tokenizers.Tokenizer):
     return self._tokenize(text.lower().rstrip()).split()
 
 
-class _Memory(tokenizers.Tokenizer):
-  """Remembers the tokens of every text it has seen."""
+class _CachedTokenizer(tokenizers.Tokenizer):
+  """Keeps the tokens of every text."""
 
   def __init__(self, tokenize: Callable[[str], list[str]]):
     self._tokenize = tokenize

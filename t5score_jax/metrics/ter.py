@@ -1,17 +1,20 @@
 """Translation edit rate (Snover et al. 2006), by sacrebleu, negated.
 
-TER counts edits a reference word, in percent: less is better. Scores here are
-minus TER, so that higher is better as for every metric: 0 is a hypothesis that
-needs no edits, -100 one that needs as many as the reference has words, and
-there is no lower end. The signature says `sign:negated`. Of several references
-the one with the fewest edits counts, over their average length. An empty
-hypothesis scores -100, or 0 if the reference is empty too.
+TER is the number of edits per reference word, in percent: less is better.
+Scores here are minus TER, so that higher is better as for every metric: 0 for
+a hypothesis that needs no edits, -100 for as many edits as the reference has
+words, without a lower bound. The signature says `sign:negated`. Of several
+references the one with the fewest edits counts, over their average length. An
+empty hypothesis scores -100, or 0 if the reference is empty too.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from sacrebleu.metrics import TER
 
+from t5score_jax.data.records import Segment
 from t5score_jax.metrics import _sacrebleu
 
 
@@ -52,4 +55,14 @@ class Metric(_sacrebleu.CountingMetric):
         'asian': 'yes' if asian_support else 'no',
       },
       sign=-1.0,
+    )
+    self._splits = normalized and asian_support
+
+  def _notes(self, segments: Sequence[Segment]) -> tuple[str, ...]:
+    if self._splits:
+      return ()
+    return tuple(
+      f'TER of {target!r} needs characters as words: normalized=True, '
+      'asian_support=True'
+      for target in sorted(_sacrebleu.target_languages(segments) & {'zh', 'ja'})
     )

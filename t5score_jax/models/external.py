@@ -1,11 +1,10 @@
-"""The models of ``models/t5score.py`` on a network that returns logits.
+"""The models of `models/t5score.py` on an external network that returns logits.
 
-``models/t5score.py`` computes log-probabilities from hidden states, block by
-block. Here they come from any Flax module with T5X's calls: ``encode``,
-``decode`` and a ``config``. Losses, scores and metrics are inherited, so that a
-network from elsewhere trains by the same equations. For large vocabularies the
-logits are the largest array of a step: prefer ``models/t5score.py`` where its
-network will do. Not here: T5X itself (``models/t5x.py``).
+`models/t5score.py` computes log-probabilities from hidden states in blocks.
+Here they come from any Flax module with T5X's methods `encode` and `decode` and
+a `config`; losses, scores and metrics are inherited. With a large vocabulary
+the logits are the largest array of a step: prefer `models/t5score.py` if its
+network will do. Not here: T5X itself (`models/t5x.py`).
 """
 
 from __future__ import annotations
@@ -15,25 +14,25 @@ from typing import Any, Protocol, cast
 import jax
 import jax.numpy as jnp
 
-from t5score_jax.models import t5score
+from t5score_jax.models import likelihood, t5score
 
 Array = jax.Array
 
 
 class LogitsModule(Protocol):
-  """What is asked of a network, a Flax module.
+  """Interface of the network, a Flax module.
 
   Attributes:
-    config: anything with a ``vocab_size``.
+    config: Any object with a `vocab_size`.
   """
 
   config: Any
 
   def apply(self, variables: Any, *args: Any, **kwargs: Any) -> Any:
-    """Flax's: calls a method with variables."""
+    """Calls a method with variables, as in Flax."""
 
   def init(self, rngs: Any, *args: Any, **kwargs: Any) -> Any:
-    """Flax's: makes the variables of a call."""
+    """Makes the variables of a call, as in Flax."""
 
   def encode(self, encoder_input_tokens: Array, enable_dropout: bool) -> Array:
     """[rows, input_length] -> [rows, input_length, width]."""
@@ -50,15 +49,14 @@ class LogitsModule(Protocol):
 
 
 def token_log_probs(logits: Array, targets: Array) -> Array:
-  """Log p(target token), the summands of equation 1, from all logits.
+  """Log p(target token), the summands of equation 1, from logits.
 
-  The same numbers as ``losses.token_log_probs``, which never holds the
-  logits.
+  Equal to `losses.token_log_probs`, which never holds all logits.
 
   Args:
-    logits: [..., length, vocab_size], of any floating type; normalised in
+    logits: [..., length, vocab_size], of any floating dtype; normalized in
       float32.
-    targets: int [..., length], each in [0, vocab_size).
+    targets: Int [..., length], each in [0, vocab_size).
 
   Returns:
     float32 [..., length], each at most 0.
@@ -70,19 +68,19 @@ def token_log_probs(logits: Array, targets: Array) -> Array:
 
 
 class _OnModule(t5score.T5ScoreModel):
-  """Puts a module in the place of this library's network.
+  """Replaces the network of this library by a module.
 
   Attributes:
-    module: the network.
+    module: The network.
   """
 
   def __init__(self, module: LogitsModule, **settings: Any):
-    # Of the configuration only the vocabulary's size is read, by input noise.
+    # Only `vocab_size` of the configuration is used, by input noise.
     super().__init__(module.config, **settings)
     self.module = module
 
   def init(self, rng: Array) -> t5score.Params:
-    """Random parameters, named as the module does."""
+    """Random parameters, with the names of the module."""
     tokens = jnp.ones((1, 2), jnp.int32)
     variables = self.module.init(
       rng, tokens, tokens, tokens, enable_dropout=False
@@ -94,13 +92,14 @@ class _OnModule(t5score.T5ScoreModel):
     params: t5score.Params,
     inputs: Array,
     targets: Array,
+    weights: Array | None,
     rng: Array | None,
   ) -> Array:
     """See the base class; each input is encoded once for its k targets."""
     settings: dict[str, Any] = {'enable_dropout': rng is not None}
     if rng is not None:
       noise_rng, dropout_rng = jax.random.split(rng)
-      inputs = self._noisy(inputs, noise_rng)
+      inputs = self.add_noise(inputs, noise_rng)
       settings['rngs'] = {'dropout': dropout_rng}
     variables = {'params': params}
     encoded = self.module.apply(
@@ -111,7 +110,7 @@ class _OnModule(t5score.T5ScoreModel):
       variables,
       jnp.repeat(encoded, count, axis=0),
       jnp.repeat(inputs, count, axis=0),
-      t5score.shift_right(targets),
+      likelihood.shift_right(targets),
       targets,
       method=self.module.decode,
       **settings,
@@ -120,16 +119,16 @@ class _OnModule(t5score.T5ScoreModel):
 
 
 class GenerativeModel(_OnModule, t5score.GenerativeModel):
-  """``t5score.GenerativeModel`` on a module."""
+  """`t5score.GenerativeModel` on a module."""
 
 
 class ParaphraseModel(_OnModule, t5score.ParaphraseModel):
-  """``t5score.ParaphraseModel`` on a module."""
+  """`t5score.ParaphraseModel` on a module."""
 
 
 class PairModel(_OnModule, t5score.PairModel):
-  """``t5score.PairModel`` on a module."""
+  """`t5score.PairModel` on a module."""
 
 
 class GroupModel(_OnModule, t5score.GroupModel):
-  """``t5score.GroupModel`` on a module."""
+  """`t5score.GroupModel` on a module."""

@@ -1,9 +1,8 @@
-"""Encoders that learn a number: COMES's estimator and FrugalScore's miniature.
+"""Networks that predict ratings: COMES's, FrugalScore's and MetricX's.
 
-The counterpart of ``models/t5score.py`` for encoders: a network and the mean
-square error over named batch keys. ``loss_fn`` is what ``training/loop.py``
-differentiates, ``predict`` is what evaluators compile. Not here: T5,
-optimisers, text.
+The counterpart of `models/t5score.py`: a network and the mean square error over
+named batch keys. `training/loop.py` differentiates `loss_fn`; evaluators
+compile `predict`. Not here: optimizers, text.
 """
 
 from __future__ import annotations
@@ -15,8 +14,19 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from t5score_jax.data import prompts
+from t5score_jax.errors import OptionError
 from t5score_jax.models import losses
-from t5score_jax.nn import bert, cross_encoder, heads
+from t5score_jax.nn import (
+  bert,
+  cross_encoder,
+  first_step,
+  heads,
+  t5,
+  t5_axes,
+  unified,
+)
+from t5score_jax.nn.shapes import param_shapes
 
 Array = jax.Array
 Batch = Mapping[str, Array]
@@ -26,13 +36,13 @@ ROLES = ('hypothesis', 'source', 'reference')
 
 
 class Regressor(abc.ABC):
-  """A network with the mean square error of its outputs.
+  """A network and the mean square error of its outputs.
 
   Batch keys: 'ratings' float [batch, outputs], NaN where a dimension was not
-  rated, and what the subclass reads.
+  rated, and the keys that the subclass names.
 
   Attributes:
-    config: the network's shape.
+    config: The configuration of the network.
   """
 
   config: Any
@@ -49,12 +59,12 @@ class Regressor(abc.ABC):
   def predict(
     self, params: Params, batch: Batch, rng: Array | None = None
   ) -> Array:
-    """The outputs: float32 [batch, outputs].
+    """Predicts the outputs: float32 [batch, outputs].
 
     Args:
-      params: the network's parameters.
-      batch: arrays by name.
-      rng: key for dropout; None for none.
+      params: Parameters of the network.
+      batch: Arrays by name.
+      rng: Key for dropout; None for none.
     """
 
   def loss_fn(
@@ -62,7 +72,7 @@ class Regressor(abc.ABC):
   ) -> tuple[Array, dict[str, Any]]:
     """Sum of square errors, with {'weight': number of ratings, 'metrics'}.
 
-    The metric is 'absolute_error', a mean like the loss.
+    The only metric is 'absolute_error', a mean as the loss.
     """
     predictions = self.predict(params, batch, rng)
     ratings = batch['ratings']
@@ -75,33 +85,33 @@ class Regressor(abc.ABC):
 
 
 class CrossEncoderModel(Regressor):
-  """FrugalScore's miniature (section 3.2): one output for a pair of texts.
+  """FrugalScore's cross-encoder (section 3.2): one output per pair of texts.
 
   Batch keys: 'tokens' and 'token_types', int [batch, length], both texts as
-  one sequence, padded at its end; 'ratings' [batch, 1], or [batch].
+  one sequence, padded at the end; 'ratings' [batch, 1] or [batch].
   """
 
   def __init__(self, config: bert.BertConfig):
     """Sets up the model.
 
     Args:
-      config: the encoder's shape.
+      config: The configuration of the encoder.
     """
     self.config = config
 
   def init(self, rng: Array) -> Params:
-    """See ``Regressor.init``."""
+    """See `Regressor.init`."""
     return cross_encoder.init_params(self.config, rng)
 
   def logical_axes(self) -> Params:
-    """See ``Regressor.logical_axes``."""
-    shapes = jax.eval_shape(self.init, jax.random.key(0))
+    """See `Regressor.logical_axes`."""
+    shapes = param_shapes(cross_encoder.init_params, self.config)
     return cross_encoder.logical_axes(shapes)
 
   def predict(
     self, params: Params, batch: Batch, rng: Array | None = None
   ) -> Array:
-    """See ``Regressor.predict``; one output."""
+    """See `Regressor.predict`; one output."""
     scores = cross_encoder.predict(
       params, self.config, batch['tokens'], batch['token_types'], rng
     )
@@ -110,41 +120,98 @@ class CrossEncoderModel(Regressor):
   def loss_fn(
     self, params: Params, batch: Batch, rng: Array | None
   ) -> tuple[Array, dict[str, Any]]:
-    """See ``Regressor.loss_fn``."""
+    """See `Regressor.loss_fn`."""
     ratings = batch['ratings'].reshape(batch['tokens'].shape[0], 1)
     return super().loss_fn(params, {**batch, 'ratings': ratings}, rng)
 
 
-class RegressorModel(Regressor):
-  """COMET's and COMES's estimator (COMES, section 3), encoder included.
+class FirstStepModel(Regressor):
+  """MetricX: a T5 whose first decoder step predicts an error score.
 
-  Batch keys: 'hypothesis_tokens', 'source_tokens' and, where the estimator
-  reads one, 'reference_tokens', int [batch, length] each, of lengths of their
-  own; 'ratings' [batch, outputs]. Where 'ROLE_rows' int [batch] are given, the
-  tokens of that role are of distinct texts, in any number, of which these
-  choose (``inputs/documents.py``).
+  The prediction is the logit of one piece, and learned as such: a prediction
+  that is clamped has no gradient outside of the bounds, where a new network's
+  may lie (`clamped` does it all the same, as the published class does).
+
+  Batch keys: 'encoder_input_tokens' int [batch, length], padded with 0;
+  'ratings' [batch, 1], error scores.
+  """
+
+  def __init__(
+    self,
+    config: t5.T5Config,
+    output_id: int = prompts.METRICX_ID,
+    clamped: bool = False,
+  ):
+    """Sets up the model.
+
+    Args:
+      config: The configuration of the network.
+      output_id: The piece whose logit is the prediction.
+      clamped: Whether predictions are clamped to MetricX's range in training.
+
+    Raises:
+      OptionError: The network has no such piece.
+    """
+    if not 0 <= output_id < config.vocab_size:
+      raise OptionError(
+        f'output_id={output_id}: the network has the ids 0 to '
+        f'{config.vocab_size - 1}'
+      )
+    self.config = config
+    self.output_id = output_id
+    self.clamped = clamped
+
+  def init(self, rng: Array) -> Params:
+    """See `Regressor.init`; the whole T5, with T5X's names."""
+    return t5.init_params(self.config, rng)
+
+  def logical_axes(self) -> Params:
+    """See `Regressor.logical_axes`."""
+    return t5_axes.logical_axes(param_shapes(t5.init_params, self.config))
+
+  def predict(
+    self, params: Params, batch: Batch, rng: Array | None = None
+  ) -> Array:
+    """See `Regressor.predict`; one output."""
+    tokens = batch['encoder_input_tokens']
+    predictions = first_step.logits(
+      params, self.config, tokens, (self.output_id,), rng
+    )
+    if self.clamped:
+      return jnp.clip(predictions, *prompts.METRICX_RANGE)
+    return predictions
+
+
+class RegressorModel(Regressor):
+  """COMET's and COMES's regressor (COMES, section 3), encoder included.
+
+  Batch keys: 'hypothesis_tokens', 'source_tokens' and, if the regressor reads a
+  reference, 'reference_tokens', int [batch, length] each, where lengths may
+  differ; 'ratings' [batch, outputs]. With 'ROLE_rows' int [batch], the tokens
+  of that role are those of distinct texts, any number of them, and 'ROLE_rows'
+  indexes them (`inputs/documents.py`).
   """
 
   def __init__(self, config: heads.RegressorConfig):
     """Sets up the model.
 
     Args:
-      config: the estimator's shape.
+      config: The configuration of the regressor.
     """
     self.config = config
 
   def init(self, rng: Array) -> Params:
-    """See ``Regressor.init``."""
+    """See `Regressor.init`."""
     return heads.init_params(self.config, rng)
 
   def logical_axes(self) -> Params:
-    """See ``Regressor.logical_axes``."""
-    return heads.logical_axes(jax.eval_shape(self.init, jax.random.key(0)))
+    """See `Regressor.logical_axes`."""
+    return heads.logical_axes(param_shapes(heads.init_params, self.config))
 
   def predict(
     self, params: Params, batch: Batch, rng: Array | None = None
   ) -> Array:
-    """See ``Regressor.predict``."""
+    """See `Regressor.predict`."""
     roles = _roles(self.config)
     rngs: Sequence[Array | None] = [None] * (len(roles) + 1)
     if rng is not None:
@@ -164,40 +231,146 @@ class RegressorModel(Regressor):
     )
 
 
+class UnifiedModel(Regressor):
+  """UniTE's network (`nn/unified.py`), CometKiwi's and XCOMET's.
+
+  Each reading, of the hypothesis with the source, with the reference and with
+  both, learns the rating, and the tags of words where the batch has them; the
+  loss is the sum over the readings (Wan et al. 2022, section 3.3).
+
+  Batch keys: those of `RegressorModel`, with one rating; and
+  'hypothesis_tags', int [batch, length], the tag of each token of the
+  hypothesis, -1 where it is unknown.
+  """
+
+  def __init__(
+    self,
+    config: unified.UnifiedConfig,
+    max_length: int | None = None,
+    tag_share: float = 0.055,
+    tag_weights: Sequence[float] = (),
+  ):
+    """Sets up the model.
+
+    Args:
+      config: The configuration of the network.
+      max_length: Joint sequences are cut to so many tokens; by default to the
+        encoder's positions.
+      tag_share: Weight of the tags' loss, the rest being the ratings'; [0, 1].
+        XCOMET's .055, CometKiwi's .65.
+      tag_weights: Weights of 'no error' and of each label in the tags' loss;
+        by default all the same.
+
+    Raises:
+      OptionError: A value is out of range.
+    """
+    if not 0 <= tag_share <= 1:
+      raise OptionError(f'tag_share = {tag_share}: 0 to 1')
+    if tag_weights and len(tag_weights) != config.num_tags:
+      raise OptionError(
+        f'{len(tag_weights)} tag_weights: the network has {config.num_tags} '
+        'tags, of which "no error" is the first'
+      )
+    self.config = config
+    self._max_length = max_length or config.encoder.max_length
+    self._tag_share = tag_share
+    self._tag_weights = tuple(tag_weights)
+
+  @property
+  def text_length(self) -> int:
+    """The most tokens of a text, as `fitting/text_cache.py` cuts it."""
+    return unified.text_length(self._max_length)
+
+  def init(self, rng: Array) -> Params:
+    """See `Regressor.init`."""
+    return heads.init_params(self.config, rng)
+
+  def logical_axes(self) -> Params:
+    """See `Regressor.logical_axes`."""
+    return heads.logical_axes(param_shapes(heads.init_params, self.config))
+
+  def predict(
+    self, params: Params, batch: Batch, rng: Array | None = None
+  ) -> Array:
+    """See `Regressor.predict`; the mean of the readings' scores."""
+    scores = [score for score, _ in self._readings(params, batch, rng)]
+    return jnp.mean(jnp.stack(scores), axis=0)[:, None]
+
+  def loss_fn(
+    self, params: Params, batch: Batch, rng: Array | None
+  ) -> tuple[Array, dict[str, Any]]:
+    """See `Regressor.loss_fn`; also 'tag_loss' where there are tags."""
+    ratings = batch['ratings'].reshape(-1, 1)
+    tags = batch.get('hypothesis_tags') if self.config.labels else None
+    rated = ~jnp.isnan(ratings[:, 0])
+    total = tag_total = jnp.zeros((), jnp.float32)
+    scores = []
+    for score, logits in self._readings(params, batch, rng):
+      scores.append(score)
+      loss, weight = losses.mse(score[:, None], ratings)
+      if tags is not None and logits is not None:
+        tagged = losses.tagging(
+          logits[:, : tags.shape[1]], tags, self._tag_weights
+        )
+        tag_loss = jnp.sum(jnp.where(rated, tagged, 0.0))
+        tag_total += tag_loss
+        share = self._tag_share
+        loss = (1 - share) * loss + share * tag_loss
+      total += loss
+    mean = jnp.mean(jnp.stack(scores), axis=0)[:, None]
+    metrics = {'absolute_error': (jnp.nansum(jnp.abs(mean - ratings)), weight)}
+    if tags is not None:
+      metrics['tag_loss'] = (tag_total / len(scores), weight)
+    return total, {'weight': weight, 'metrics': metrics}
+
+  def _readings(
+    self, params: Params, batch: Batch, rng: Array | None
+  ) -> list[tuple[Array, Array | None]]:
+    """Scores and logits of tags of each input."""
+    texts = {'hypothesis': _tokens(batch, 'hypothesis')}
+    found = []
+    for n, name in enumerate(self.config.inputs):
+      for role in unified.INPUTS[name]:
+        texts.setdefault(role, _tokens(batch, role))
+      joint = [texts['hypothesis'], *(texts[r] for r in unified.INPUTS[name])]
+      tokens, types = unified.join(self.config, joint, self._max_length)
+      key = None if rng is None else jax.random.fold_in(rng, n)
+      found.append(unified.predict(params, self.config, tokens, types, key))
+    return found
+
+
 class HeadModel(Regressor):
-  """The estimator alone, on vectors of an encoder that is frozen.
+  """The head alone, on cached vectors of a frozen encoder.
 
-  What ``RegressorModel`` learns while its encoder stands still, without running
-  the encoder: parameters are 'estimator' and 'mix'.
+  Equivalent to training `RegressorModel` with a frozen encoder, without running
+  the encoder. Parameters: 'estimator' and 'mix'.
 
-  Batch keys: 'hypothesis_vectors', 'source_vectors' and, where the estimator
-  reads one, 'reference_vectors', float [batch, layers, emb_dim], from
-  ``heads.layer_vectors``; 'ratings' [batch, outputs].
+  Batch keys: 'hypothesis_vectors', 'source_vectors' and, if the regressor reads
+  a reference, 'reference_vectors', float [batch, layers, emb_dim], from
+  `heads.layer_vectors`; 'ratings' [batch, outputs].
   """
 
   def __init__(self, config: heads.RegressorConfig):
     """Sets up the model.
 
     Args:
-      config: the estimator's shape, encoder included.
+      config: The configuration of the regressor, encoder included.
     """
     self.config = config
 
   def init(self, rng: Array) -> Params:
-    """See ``Regressor.init``; random numbers are ``RegressorModel``'s."""
+    """See `Regressor.init`; random numbers as `RegressorModel`."""
     return _without_encoder(heads.init_params(self.config, rng))
 
   def logical_axes(self) -> Params:
-    """See ``Regressor.logical_axes``."""
-    whole = jax.eval_shape(
-      lambda rng: heads.init_params(self.config, rng), jax.random.key(0)
-    )
+    """See `Regressor.logical_axes`."""
+    whole = param_shapes(heads.init_params, self.config)
     return _without_encoder(heads.logical_axes(whole))
 
   def predict(
     self, params: Params, batch: Batch, rng: Array | None = None
   ) -> Array:
-    """See ``Regressor.predict``."""
+    """See `Regressor.predict`."""
     vectors = [
       heads.mix_vectors(params, self.config, batch[f'{role}_vectors'])
       for role in _roles(self.config)
@@ -209,9 +382,19 @@ class HeadModel(Regressor):
     )
 
 
+def _tokens(batch: Batch, role: str) -> Array:
+  tokens = batch[f'{role}_tokens']
+  rows = batch.get(f'{role}_rows')
+  return tokens if rows is None else tokens[rows]
+
+
 def _roles(config: heads.RegressorConfig) -> tuple[str, ...]:
   return ROLES if config.reference else ROLES[:2]
 
 
 def _without_encoder(params: Params) -> Params:
-  return {name: part for name, part in params.items() if name != 'encoder'}
+  return {
+    name: part
+    for name, part in params.items()
+    if name not in heads.ENCODER_PARTS
+  }

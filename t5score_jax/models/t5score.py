@@ -1,13 +1,12 @@
-"""A network and an objective over named batch keys.
+"""T5Score's models: a T5 network and a training objective.
 
-``loss_fn`` is what ``training/loop.py`` differentiates, ``encode`` and
-``target_log_probs`` are what ``inference/scoring.py`` compiles. Every model
-works on arrays that ``inputs/feature_converters.py`` makes. Not here:
-optimisers, files, text.
+`training/loop.py` differentiates `loss_fn`. Batches are named arrays from
+`inputs/feature_converters.py`. Not here: optimizers, files, text, scoring
+(`models/likelihood.py`).
 
-A loss comes back as a sum and its weight (``aux['weight']``): dividing sums
-over microbatches and devices by summed weights gives the loss of the whole
-batch exactly, however the batch was split.
+A loss is returned as a sum and its weight (`aux['weight']`). The sum over
+microbatches and devices divided by the sum of weights is exactly the loss of
+the whole batch, however it was split.
 """
 
 from __future__ import annotations
@@ -20,97 +19,31 @@ import gin
 import jax
 import jax.numpy as jnp
 
+from t5score_jax.errors import OptionError
 from t5score_jax.models import losses
+from t5score_jax.models.likelihood import EOS_ID, shift_right, token_weights
 from t5score_jax.nn import t5, t5_axes
+from t5score_jax.nn.shapes import param_shapes
 
 Array = jax.Array
 Batch = Mapping[str, Array]
 Params = Mapping[str, Any]
-# The loss's sum, and {'weight': ..., 'metrics': {name: (sum, weight)}}.
+# The sum of the loss, and {'weight': ..., 'metrics': {name: (sum, weight)}}.
 LossOutput = tuple[Array, dict[str, Any]]
-
-EOS_ID = 1
-
-
-def shift_right(tokens: Array) -> Array:
-  """Decoder inputs: targets moved one to the right, 0 in front."""
-  widths = [(0, 0)] * (tokens.ndim - 1) + [(1, 0)]
-  return jnp.pad(tokens, widths)[..., :-1]
-
-
-def token_weights(tokens: Array) -> Array:
-  """float32, 1 where a token is not padding."""
-  return (tokens > 0).astype(jnp.float32)
-
-
-def encode(params: Params, config: t5.T5Config, tokens: Array) -> Array:
-  """Encodes texts once, for any number of targets: [rows, length] -> states.
-
-  Args:
-    params: the network's parameters.
-    config: its shape.
-    tokens: int [rows, length], ending in ``</s>``, padded with 0.
-
-  Returns:
-    [rows, length, emb_dim] in the configuration's dtype.
-  """
-  encoded = t5.Transformer(config).apply(
-    {'params': params}, tokens, method='encode'
-  )
-  return cast(Array, encoded)
-
-
-def target_log_probs(
-  params: Params,
-  config: t5.T5Config,
-  encoded: Array,
-  encoder_tokens: Array,
-  rows: Array,
-  target_tokens: Array,
-  block_elements: int = losses.DEFAULT_BLOCK_ELEMENTS,
-) -> Array:
-  """Log p(token | earlier tokens, input) of each target token, equation 1.
-
-  Args:
-    params: the network's parameters.
-    config: its shape.
-    encoded: [inputs, input_length, emb_dim], from ``encode``.
-    encoder_tokens: int [inputs, input_length].
-    rows: int [batch], the input that each target is conditioned on.
-    target_tokens: int [batch, target_length], ending in ``</s>``.
-    block_elements: see ``losses.token_log_probs``.
-
-  Returns:
-    float32 [batch, target_length], 0 on padding.
-  """
-  hidden = t5.Transformer(config).apply(
-    {'params': params},
-    encoded[rows],
-    encoder_tokens[rows],
-    shift_right(target_tokens),
-    method='decode',
-  )
-  log_probs = losses.token_log_probs(
-    cast(Array, hidden),
-    t5.output_kernel(params, config),
-    target_tokens,
-    block_elements,
-  )
-  return log_probs * token_weights(target_tokens)
 
 
 class T5ScoreModel(abc.ABC):
   """A T5 network with one of the paper's objectives.
 
   Attributes:
-    config: the network's shape.
-    input_noise: in training, the share of input tokens that are replaced by
-      random pieces, which keeps a small network from only copying; [0, 1).
+    config: The configuration of the network.
+    input_noise: Share of input tokens that are replaced by random pieces in
+      training, [0, 1). It keeps a small network from merely copying.
   """
 
   def __init__(self, config: t5.T5Config, input_noise: float = 0.0):
     if not 0.0 <= input_noise < 1.0:
-      raise ValueError(f'input_noise={input_noise}: must be in [0, 1)')
+      raise OptionError(f'input_noise={input_noise}: must be in [0, 1)')
     self.config = config
     self.input_noise = input_noise
 
@@ -120,28 +53,28 @@ class T5ScoreModel(abc.ABC):
 
   def logical_axes(self) -> Params:
     """The logical axis names of every parameter."""
-    return t5_axes.logical_axes(jax.eval_shape(self.init, jax.random.key(0)))
+    return t5_axes.logical_axes(param_shapes(t5.init_params, self.config))
 
   @abc.abstractmethod
   def scores(
     self, params: Params, batch: Batch, rng: Array | None = None
   ) -> Array:
-    """Equation 1 of each target that the loss looks at; as ``loss_fn``."""
+    """Scores, equation 1, of the targets; arguments as `loss_fn`."""
 
   @abc.abstractmethod
   def loss_fn(
     self, params: Params, batch: Batch, rng: Array | None
   ) -> LossOutput:
-    """The loss's sum over a batch, with its weight.
+    """The sum of the loss over a batch, and its weight.
 
     Args:
-      params: the network's parameters.
-      batch: arrays by name; each model names the keys it reads.
-      rng: key for dropout and input noise; None for evaluation.
+      params: Parameters of the network.
+      batch: Arrays by name; each model documents the keys it reads.
+      rng: Key for dropout and input noise; None for evaluation.
 
     Returns:
-      The sum, and a dict of 'weight' (what to divide by) and 'metrics'
-      (pairs of a sum and its weight by name).
+      The sum, and a dict of 'weight' (the divisor) and 'metrics' (name ->
+      sum and weight).
     """
 
   def _log_probs(
@@ -149,26 +82,28 @@ class T5ScoreModel(abc.ABC):
     params: Params,
     inputs: Array,
     targets: Array,
+    weights: Array | None,
     rng: Array | None,
   ) -> Array:
-    """Token log-probabilities [batch * k, length] of k targets an input.
+    """Token log-probabilities [batch * k, length] of k targets per input.
 
-    All that losses need of the network; ``module_models`` has another one.
+    Those of weight 0 may have any value; without weights all positions count.
+    The only use of the network; `models/external.py` overrides it.
     """
     rngs = None
     if rng is not None:
       noise_rng, dropout_rng = jax.random.split(rng)
-      inputs = self._noisy(inputs, noise_rng)
+      inputs = self.add_noise(inputs, noise_rng)
       rngs = {'dropout': dropout_rng}
     network = t5.Transformer(self.config, deterministic=rng is None)
     hidden = network.apply(
       {'params': params}, inputs, shift_right(targets), rngs=rngs
     )
     kernel = t5.output_kernel(params, self.config)
-    return losses.token_log_probs(cast(Array, hidden), kernel, targets)
+    return losses.token_log_probs(cast(Array, hidden), kernel, targets, weights)
 
-  def _noisy(self, tokens: Array, rng: Array) -> Array:
-    """Replaces a share of the pieces; never padding or ``</s>``."""
+  def add_noise(self, tokens: Array, rng: Array) -> Array:
+    """Replaces a share of the pieces, never padding or `</s>`."""
     if not self.input_noise:
       return tokens
     chosen_rng, piece_rng = jax.random.split(rng)
@@ -183,12 +118,12 @@ class T5ScoreModel(abc.ABC):
 class GenerativeModel(T5ScoreModel):
   """Equation 2: maximum likelihood of targets given inputs.
 
-  Reads ``encoder_input_tokens`` [batch, input_length] and
-  ``decoder_target_tokens`` [batch, target_length], with
-  ``decoder_loss_weights`` where the batch has them.
+  Reads `encoder_input_tokens` [batch, input_length] and
+  `decoder_target_tokens` [batch, target_length]; `decoder_loss_weights` is
+  optional.
 
   Attributes:
-    normalize: see ``losses.nll``.
+    normalize: See `losses.nll`.
   """
 
   def __init__(
@@ -213,7 +148,19 @@ class GenerativeModel(T5ScoreModel):
     targets = batch['decoder_target_tokens']
     weights = batch.get('decoder_loss_weights', token_weights(targets))
     inputs = batch['encoder_input_tokens']
-    return self._log_probs(params, inputs, targets, rng), weights
+    return self._counted(params, inputs, targets, weights, rng), weights
+
+  def _counted(
+    self,
+    params: Params,
+    inputs: Array,
+    targets: Array,
+    weights: Array,
+    rng: Array | None,
+  ) -> Array:
+    """Log-probabilities of the positions that the loss counts."""
+    counted = None if self.normalize == 'padded' else weights
+    return self._log_probs(params, inputs, targets, counted, rng)
 
   def loss_fn(
     self, params: Params, batch: Batch, rng: Array | None
@@ -231,18 +178,18 @@ class GenerativeModel(T5ScoreModel):
 
 @gin.configurable
 class ParaphraseModel(GenerativeModel):
-  """Equation 2 between texts of one meaning, paired anew at every step.
+  """Equation 2 between paraphrases, paired at random in every step.
 
-  Reads the same batches as ``GroupModel``, ratings unused: all translations
-  of a source and its reference are paraphrases. Each hypothesis makes one
-  example a step. Its partner is the shared text or, with probability
-  ``pseudo_reference``, another hypothesis of the group; a coin says which of
-  the two is the target, so that both directions of the F score are learned.
+  Reads the batches of `GroupModel` without ratings: the translations of a
+  source and its reference are paraphrases. Each hypothesis makes one example
+  per step. Its partner is the shared text or, with probability
+  `pseudo_reference`, another hypothesis of the group. Which of the two is the
+  target is random, so that both directions of the F score are trained.
 
   Attributes:
-    pseudo_reference: probability of a partner other than the shared text,
-      [0, 1]; groups of one hypothesis always take the shared text.
-    normalize: see ``losses.nll``.
+    pseudo_reference: Probability of a partner other than the shared text,
+      [0, 1]; a group of one hypothesis always uses the shared text.
+    normalize: See `losses.nll`.
   """
 
   def __init__(
@@ -254,7 +201,7 @@ class ParaphraseModel(GenerativeModel):
   ):
     super().__init__(config, input_noise, normalize)
     if not 0.0 <= pseudo_reference <= 1.0:
-      raise ValueError(
+      raise OptionError(
         f'pseudo_reference={pseudo_reference}: must be in [0, 1]'
       )
     self.pseudo_reference = pseudo_reference
@@ -273,12 +220,12 @@ class ParaphraseModel(GenerativeModel):
     pair_rng = None
     if rng is not None:
       rng, pair_rng = jax.random.split(rng)
-    inputs, targets = self._pairs(batch, pair_rng)
+    inputs, targets = self.draw_pairs(batch, pair_rng)
     weights = token_weights(targets) * batch['group_mask'].reshape(-1, 1)
-    return self._log_probs(params, inputs, targets, rng), weights
+    return self._counted(params, inputs, targets, weights, rng), weights
 
-  def _pairs(self, batch: Batch, rng: Array | None) -> tuple[Array, Array]:
-    """Inputs and targets [groups * n, length]; without rng they alternate."""
+  def draw_pairs(self, batch: Batch, rng: Array | None) -> tuple[Array, Array]:
+    """Inputs and targets [groups * n, length]; alternating if rng is None."""
     shared, hypotheses = batch['shared_tokens'], batch['hypothesis_tokens']
     groups, size, _ = hypotheses.shape
     length = max(shared.shape[-1], hypotheses.shape[-1])
@@ -295,7 +242,7 @@ class ParaphraseModel(GenerativeModel):
     else:
       coin_rng, pseudo_rng, draw_rng = jax.random.split(rng, 3)
       is_target = jax.random.bernoulli(coin_rng, 0.5, (groups, size))
-      # [groups, n, n]: any present hypothesis but the example's own.
+      # [groups, n, n]: any present hypothesis but the one of the example.
       others = batch['group_mask'][:, None, :] * (1.0 - jnp.eye(size))
       pseudo = jax.random.bernoulli(
         pseudo_rng, self.pseudo_reference, (groups, size)
@@ -310,15 +257,16 @@ class ParaphraseModel(GenerativeModel):
 
 
 class _ContrastiveModel(T5ScoreModel):
-  """What pair and group objectives share.
+  """Base of pair and group objectives.
 
   Attributes:
-    alpha: weight of the margin in equation 3.
-    generative_weight: weight of an added equation 2 on the same texts, 0 for
-      the paper's loss. Its mean is that of each microbatch, so that with
-      microbatches of unequal size the sum is not exactly the whole batch's.
-    length_normalization: 'target' divides a score by the target's tokens as
-      equation 3 does, 'source' by the input's as the published trainer does.
+    alpha: Weight of the margin in equation 3.
+    generative_weight: Weight of an added equation 2 on the same texts; 0 is the
+      paper's loss. Its mean is taken per microbatch, so that microbatches of
+      unequal size do not add up exactly to the whole batch.
+    length_normalization: 'target' divides a score by the number of target
+      tokens as in equation 3, 'source' by that of input tokens as in the
+      published trainer.
   """
 
   def __init__(
@@ -331,7 +279,7 @@ class _ContrastiveModel(T5ScoreModel):
   ):
     super().__init__(config, input_noise)
     if length_normalization not in ('target', 'source'):
-      raise ValueError(
+      raise OptionError(
         f'length_normalization={length_normalization!r}: '
         "use 'target' or 'source'"
       )
@@ -342,13 +290,14 @@ class _ContrastiveModel(T5ScoreModel):
   def _scores(
     self, params: Params, inputs: Array, targets: Array, rng: Array | None
   ) -> Array:
-    """Scores [rows * k] of targets [rows * k, length], k targets an input."""
-    log_probs = self._log_probs(params, inputs, targets, rng)
+    """Scores [rows * k] of targets [rows * k, length], k targets per input."""
+    weights = token_weights(targets)
+    log_probs = self._log_probs(params, inputs, targets, weights, rng)
     lengths = None
     if self.length_normalization == 'source':
       count = jnp.sum(token_weights(inputs), axis=-1)
       lengths = jnp.repeat(count, targets.shape[0] // inputs.shape[0])
-    return losses.sequence_scores(log_probs, token_weights(targets), lengths)
+    return losses.sequence_scores(log_probs, weights, lengths)
 
   def _output(
     self,
@@ -357,7 +306,7 @@ class _ContrastiveModel(T5ScoreModel):
     score_mask: Array,
     correct: Array,
   ) -> LossOutput:
-    """Adds the generative term and collects what is logged."""
+    """Adds the generative term and collects the metrics."""
     loss, weight = margin
     generative = -jnp.sum(scores * score_mask), jnp.sum(score_mask)
     metrics = {
@@ -374,11 +323,11 @@ class _ContrastiveModel(T5ScoreModel):
 
 @gin.configurable
 class PairModel(_ContrastiveModel):
-  """Equation 3 over pairs, both members of a pair in full.
+  """Equation 3 over pairs.
 
-  Reads ``encoder_input_tokens`` [batch, 2, input_length],
-  ``decoder_target_tokens`` [batch, 2, target_length] and ``ratings``
-  [batch, 2]; index 0 is what humans prefer.
+  Reads `encoder_input_tokens` [batch, 2, input_length],
+  `decoder_target_tokens` [batch, 2, target_length] and `ratings`
+  [batch, 2]; humans prefer index 0.
   """
 
   def scores(
@@ -416,17 +365,17 @@ class PairModel(_ContrastiveModel):
 class GroupModel(_ContrastiveModel):
   """Equation 3 over all pairs of a group, each hypothesis scored once.
 
-  Reads ``shared_tokens`` [batch, shared_length], ``hypothesis_tokens``
-  [batch, n, hypothesis_length], ``ratings`` [batch, n] and ``group_mask``
+  Reads `shared_tokens` [batch, shared_length], `hypothesis_tokens`
+  [batch, n, hypothesis_length], `ratings` [batch, n] and `group_mask`
   [batch, n]. The shared text, a reference or a source, is encoded once for
   its n hypotheses.
 
   Attributes:
-    directions: which of 'precision' (shared -> hypothesis) and 'recall'
+    directions: Which of 'precision' (shared -> hypothesis) and 'recall'
       (hypothesis -> shared) are trained; the paper trains both.
-    min_gap: pairs count whose ratings differ by more than this.
-    joint: whether the margin is on the F score, the mean of the directions,
-      instead of on each direction apart as in the paper.
+    min_gap: Minimum difference of ratings of a pair, exclusive.
+    joint: Whether the margin is on the F score, the mean of the directions,
+      instead of on each direction separately as in the paper.
   """
 
   def __init__(
@@ -445,7 +394,7 @@ class GroupModel(_ContrastiveModel):
     )
     unknown = set(directions) - {'precision', 'recall'}
     if unknown or not directions:
-      raise ValueError(
+      raise OptionError(
         f"directions={directions!r}: use 'precision', 'recall' or both"
       )
     self.directions = tuple(directions)
@@ -455,7 +404,7 @@ class GroupModel(_ContrastiveModel):
   def scores(
     self, params: Params, batch: Batch, rng: Array | None = None
   ) -> Array:
-    """Scores [batch, n], the directions' mean; 0 on padding."""
+    """Scores [batch, n], the mean of the directions; 0 on padding."""
     scores = jnp.mean(self._by_direction(params, batch, rng), axis=0)
     return scores * batch['group_mask']
 

@@ -107,7 +107,7 @@ class T5ScoreT5XModel(t5x_models.EncoderDecoderModel):
         the loss, the mean that this library's trainer takes, of each
         microbatch by itself; or a number.
       decode_fn: Of `predict_batch`.
-      feature_converter_cls: In place of the class's own.
+      feature_converter_cls: Replaces the class's own.
       default_decoder_params: Of `predict_batch`.
       **settings: Those of the class in `models/t5score.py` that has the
       subclass's
@@ -272,7 +272,7 @@ def from_step(
 ) -> Callable[[Array], Array]:
   """A learning rate whose steps count from `first_step`.
 
-  T5X goes on counting where the checkpoint it starts from ended.
+  T5X continues the step count of the checkpoint it starts from.
 
   Args:
     schedule: Step -> learning rate, such as `training.optimizers.linear`.

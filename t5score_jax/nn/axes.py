@@ -9,6 +9,7 @@ names of the axes of parameters (`nn/t5_axes.py`, `nn/bert.py`).
 from __future__ import annotations
 
 import contextlib
+import contextvars
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -29,6 +30,11 @@ Rules = Sequence[tuple[str, MeshAxes]]
 # JAX 0.6, the last release for Python 3.10, has the older name.
 _set_mesh: Any = getattr(jax, 'set_mesh', None) or getattr(
   jax.sharding, 'use_mesh', None
+)
+
+# The platform of the mesh in force, which may be that of another machine.
+_PLATFORM: contextvars.ContextVar[str | None] = contextvars.ContextVar(
+  'platform', default=None
 )
 
 
@@ -100,8 +106,12 @@ def make_mesh(devices: Sequence[Any], num_partitions: int = 1) -> Mesh:
 @contextlib.contextmanager
 def mesh_context(mesh: Mesh, rules: Rules) -> Iterator[None]:
   """Within it, activations that name their axes are sharded by the rules."""
-  with _set_mesh(mesh), nn.logical_axis_rules(rules):
-    yield
+  token = _PLATFORM.set(mesh.devices.flat[0].platform)
+  try:
+    with _set_mesh(mesh), nn.logical_axis_rules(rules):
+      yield
+  finally:
+    _PLATFORM.reset(token)
 
 
 def partition_spec(
@@ -170,3 +180,9 @@ def mesh_size() -> int:
   """Number of devices of the mesh in force; 1 outside one."""
   mesh = jax.sharding.get_abstract_mesh()
   return 1 if mesh.empty else mesh.size
+
+
+def on_one_cpu() -> bool:
+  """Whether what is traced runs on a CPU that is one device."""
+  platform = _PLATFORM.get() or jax.default_backend()
+  return platform == 'cpu' and mesh_size() == 1

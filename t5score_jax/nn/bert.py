@@ -1,10 +1,10 @@
 """The BERT family: BERT, MiniLM, RoBERTa and XLM-RoBERTa from one code.
 
-One configuration says what differs: how positions are numbered, whether norms
-stand before or after a block (XLM-R XL), which activation. All hidden states
-can be had, the embeddings' first, as Hugging Face counts them. Not here: what
-is made of the states (``nn/heads.py``) and where weights come from
-(``checkpoints/formats/huggingface/encoders.py``).
+The configuration holds what differs: the numbering of positions, norms before
+or after a block (XLM-R XL), the activation. Any hidden states can be returned,
+numbered as in Hugging Face: 0 is the embeddings. Not here: the heads on top
+(`nn/heads.py`) and loading of weights
+(`checkpoints/formats/huggingface/encoders.py`).
 """
 
 from __future__ import annotations
@@ -17,19 +17,17 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 from flax.traverse_util import flatten_dict, unflatten_dict
-from jax import lax
 
+from t5score_jax.errors import OptionError
+from t5score_jax.nn import ragged
 from t5score_jax.nn.axes import constrain
+from t5score_jax.nn.layers import MASKED, query_key_products, weighted_values
 
 Array = jax.Array
 Params = Mapping[str, Any]
 
-# Added to the logits of masked keys; finite, so that a row of padding alone
-# stays a number.
-_MASKED = -1e10
-
 ACTIVATIONS = {
-  # 'gelu' of this family is the exact one; T5's is the approximation by tanh.
+  # The exact GELU; T5's 'gelu' is the approximation by tanh.
   'gelu': lambda x: nn.gelu(x, approximate=False),
   'gelu_new': lambda x: nn.gelu(x, approximate=True),
   'relu': nn.relu,
@@ -39,27 +37,27 @@ ACTIVATIONS = {
 
 @dataclasses.dataclass(frozen=True)
 class BertConfig:
-  """Shape and arithmetic of an encoder; plain values, JSON-serialisable.
+  """Shape and arithmetic of an encoder; plain values, JSON-serializable.
 
   Attributes:
-    vocab_size: rows of the word embedding.
-    emb_dim: width (hidden_size).
-    num_heads: attention heads; they divide emb_dim.
-    mlp_dim: inner width of the feed-forward blocks (intermediate_size).
-    num_layers: depth.
-    max_positions: rows of the position embedding.
-    position_offset: row of the first token's position: 0 for BERT, pad_id + 1
-      for RoBERTa.
-    type_vocab_size: rows of the segment embedding.
-    pad_id: id of padding, masked as a key.
-    activation: one of ``ACTIVATIONS``.
-    norm_epsilon: of layer normalisation.
-    pre_norm: norms before the blocks and one at the end (XLM-R XL), instead
-      of after each block and after the embeddings.
-    dropout_rate: dropout in training, [0, 1).
-    dtype: arithmetic of activations, 'float32' or 'bfloat16'; parameters are
-      float32 always, norms and softmax are computed in it.
-    remat: whether the backward pass recomputes each layer.
+    vocab_size: Rows of the word embedding.
+    emb_dim: Width (hidden_size).
+    num_heads: Attention heads, a divisor of emb_dim.
+    mlp_dim: Inner width of the feed-forward blocks (intermediate_size).
+    num_layers: Depth.
+    max_positions: Rows of the position embedding.
+    position_offset: Row of the position of the first token: 0 for BERT,
+      pad_id + 1 for RoBERTa.
+    type_vocab_size: Rows of the segment embedding.
+    pad_id: Id of padding, which is masked as a key.
+    activation: One of `ACTIVATIONS`.
+    norm_epsilon: Epsilon of layer normalization.
+    pre_norm: Whether norms stand before the blocks and at the end (XLM-R XL)
+      instead of after each block and after the embeddings.
+    dropout_rate: Dropout in training, [0, 1).
+    dtype: Dtype of activations, 'float32' or 'bfloat16'. Parameters, norms and
+      softmax are always float32.
+    remat: Whether the backward pass recomputes each layer.
   """
 
   vocab_size: int
@@ -80,142 +78,157 @@ class BertConfig:
 
   def __post_init__(self) -> None:
     if self.emb_dim % self.num_heads:
-      raise ValueError(
+      raise OptionError(
         f'emb_dim={self.emb_dim} is not divisible by num_heads={self.num_heads}'
       )
     if self.activation not in ACTIVATIONS:
-      raise ValueError(
+      raise OptionError(
         f'activation={self.activation!r}: use one of {sorted(ACTIVATIONS)}'
       )
     if self.dtype not in ('float32', 'bfloat16'):
-      raise ValueError(f"dtype={self.dtype!r}: use 'float32' or 'bfloat16'")
+      raise OptionError(f"dtype={self.dtype!r}: use 'float32' or 'bfloat16'")
 
   @property
   def array_dtype(self) -> jnp.dtype:
-    """The activations' dtype as an array dtype."""
+    """The dtype of activations as an array dtype."""
     return jnp.dtype(self.dtype)
 
   @property
   def max_length(self) -> int:
-    """The longest text that has positions, in tokens."""
+    """The maximum length of a text, in tokens."""
     return self.max_positions - self.position_offset
 
-
-class LayerNorm(nn.Module):
-  """Layer normalisation with scale and bias, computed in float32."""
-
-  epsilon: float
-  dtype: jnp.dtype = jnp.float32
-
-  @nn.compact
-  def __call__(self, x: Array) -> Array:
-    """[..., features] -> the same shape, in ``dtype``."""
-    size = (x.shape[-1],)
-    scale = self.param('scale', nn.initializers.ones, size, jnp.float32)
-    bias = self.param('bias', nn.initializers.zeros, size, jnp.float32)
-    x = x.astype(jnp.float32)
-    x = x - jnp.mean(x, axis=-1, keepdims=True)
-    variance = jnp.mean(lax.square(x), axis=-1, keepdims=True)
-    x = x * lax.rsqrt(variance + self.epsilon) * scale + bias
-    return x.astype(self.dtype)
+  @property
+  def network(self) -> type[Encoder]:
+    """The network of this shape; subclasses have others."""
+    return Encoder
 
 
-class Dense(nn.Module):
-  """A linear map with bias: [..., in] -> [..., features], in ``dtype``."""
+def dense(config: BertConfig, features: int, name: str) -> nn.Dense:
+  """A linear layer, initialized as BERT's."""
+  return nn.Dense(
+    features,
+    dtype=config.array_dtype,
+    kernel_init=nn.initializers.normal(0.02),
+    name=name,
+  )
 
-  features: int
-  dtype: jnp.dtype = jnp.float32
 
-  @nn.compact
-  def __call__(self, x: Array) -> Array:
-    """[..., in] -> [..., features]."""
-    kernel = self.param(
-      'kernel',
-      nn.initializers.normal(0.02),
-      (x.shape[-1], self.features),
-      jnp.float32,
-    )
-    bias = self.param(
-      'bias', nn.initializers.zeros, (self.features,), jnp.float32
-    )
-    y = jnp.dot(x.astype(self.dtype), kernel.astype(self.dtype))
-    return y + bias.astype(self.dtype)
+def norm(config: BertConfig, name: str) -> nn.LayerNorm:
+  """A layer normalization of the configuration's epsilon and dtype."""
+  # The fast variance, E[x^2] - E[x]^2, loses digits.
+  return nn.LayerNorm(
+    config.norm_epsilon,
+    dtype=config.array_dtype,
+    use_fast_variance=False,
+    name=name,
+  )
+
+
+def first(x: Array, rows: int | None, places: ragged.Layout | None) -> Array:
+  """The first tokens of each text, [batch, rows, ...]; `x` without `rows`."""
+  return x if rows is None else ragged.unpack(x, places, rows)
 
 
 class SelfAttention(nn.Module):
-  """Multi-head attention of a text to itself."""
+  """Multi-head self-attention."""
 
   config: BertConfig
   deterministic: bool = True
 
   @nn.compact
-  def __call__(self, x: Array, mask: Array, rows: int | None = None) -> Array:
-    """Attends from the first ``rows`` tokens (default: all) to all tokens.
+  def __call__(
+    self,
+    x: Array,
+    mask: Array,
+    rows: int | None = None,
+    places: ragged.Layout | None = None,
+  ) -> Array:
+    """Attends from the first `rows` tokens (default: all) to all tokens.
 
     Args:
-      x: [batch, length, emb_dim].
-      mask: additive.
-      rows: how many tokens are wanted.
+      x: [batch, length, emb_dim]; with a layout, [1, room, emb_dim].
+      mask: Additive, broadcast against [batch, heads, rows, length].
+      rows: Number of first tokens to compute.
+      places: Where the tokens of the room belong.
 
     Returns:
-      [batch, rows, emb_dim].
+      [batch, rows, emb_dim], or as `x` without `rows`.
     """
     c = self.config
     heads = (c.num_heads, c.emb_dim // c.num_heads)
 
     def project(name: str, x: Array) -> Array:
-      y = Dense(c.emb_dim, c.array_dtype, name=name)(x)
+      y = dense(c, c.emb_dim, name)(x)
       y = y.reshape(*x.shape[:2], *heads)
       return constrain(y, ('batch', 'length', 'heads', 'kv'))
 
-    wanted = x[:, :rows]
-    query = project('query', wanted)
-    key, value = project('key', x), project('value', x)
-    # [batch, heads, query_length, key_length], float32
-    logits = jnp.einsum(
-      'bqhd,bkhd->bhqk', query, key, preferred_element_type=jnp.float32
+    queries = first(x, rows, places)
+    query = project('query', queries)
+    key, value = (
+      ragged.unpack(project(name, x), places) for name in ('key', 'value')
     )
+    if rows is None:
+      query = ragged.unpack(query, places)
+    # [batch, heads, query_length, key_length], float32
+    logits = query_key_products(query, key)
     weights = nn.softmax(logits * heads[-1] ** -0.5 + mask, axis=-1)
     weights = nn.Dropout(c.dropout_rate)(
       weights.astype(c.array_dtype), deterministic=self.deterministic
     )
-    y = jnp.einsum('bhqk,bkhd->bqhd', weights, value)
-    y = y.reshape(wanted.shape)
-    return Dense(c.emb_dim, c.array_dtype, name='out')(y)
+    y = weighted_values(weights, value)
+    if rows is None:
+      y = ragged.pack(y, places)
+    y = y.reshape(queries.shape)
+    return dense(c, c.emb_dim, 'out')(y)
 
 
 class Layer(nn.Module):
-  """Self-attention and MLP, each with a residual and a norm."""
+  """Self-attention and MLP, each with a residual connection and a norm."""
 
   config: BertConfig
   deterministic: bool = True
 
   @nn.compact
-  def __call__(self, x: Array, mask: Array, rows: int | None = None) -> Array:
+  def __call__(
+    self,
+    x: Array,
+    mask: Array,
+    rows: int | None = None,
+    places: ragged.Layout | None = None,
+  ) -> Array:
     """[batch, length, emb_dim], additive mask -> [batch, rows, emb_dim].
 
-    ``rows`` as in ``SelfAttention``.
+    `rows` and `places` as in `SelfAttention`.
     """
     c = self.config
     x = constrain(x, ('batch', 'length', 'embed'))
-    attention = SelfAttention(c, self.deterministic, name='attention')
-    attention_norm = LayerNorm(
-      c.norm_epsilon, c.array_dtype, name='attention_norm'
-    )
-    mlp_norm = LayerNorm(c.norm_epsilon, c.array_dtype, name='mlp_norm')
+    attention_norm = norm(c, 'attention_norm')
+    mlp_norm = norm(c, 'mlp_norm')
     if c.pre_norm:
-      y = attention(attention_norm(x), mask, rows)
-      x = x[:, :rows] + self._dropout(y)
+      y = self.attend(attention_norm(x), mask, rows, places)
+      x = first(x, rows, places) + self._dropout(y)
       return x + self._dropout(self._mlp(mlp_norm(x)))
-    y = attention(x, mask, rows)
-    x = attention_norm(x[:, :rows] + self._dropout(y))
+    y = self.attend(x, mask, rows, places)
+    x = attention_norm(first(x, rows, places) + self._dropout(y))
     return mlp_norm(x + self._dropout(self._mlp(x)))
+
+  def attend(
+    self,
+    x: Array,
+    mask: Array,
+    rows: int | None,
+    places: ragged.Layout | None,
+  ) -> Array:
+    """The layer's attention; subclasses have others."""
+    attention = SelfAttention(self.config, self.deterministic, name='attention')
+    return attention(x, mask, rows, places)
 
   def _mlp(self, x: Array) -> Array:
     c = self.config
-    y = Dense(c.mlp_dim, c.array_dtype, name='wi')(x)
+    y = dense(c, c.mlp_dim, 'wi')(x)
     y = constrain(ACTIVATIONS[c.activation](y), ('batch', 'length', 'mlp'))
-    return Dense(c.emb_dim, c.array_dtype, name='wo')(y)
+    return dense(c, c.emb_dim, 'wo')(y)
 
   def _dropout(self, x: Array) -> Array:
     return nn.Dropout(self.config.dropout_rate)(
@@ -224,7 +237,7 @@ class Layer(nn.Module):
 
 
 class Embeddings(nn.Module):
-  """Words, positions and segments, added and normalised."""
+  """The sum of word, position and segment embeddings, normalized."""
 
   config: BertConfig
   deterministic: bool = True
@@ -240,27 +253,27 @@ class Embeddings(nn.Module):
       )
 
     words = jnp.take(table('word', c.vocab_size), tokens, axis=0)
-    # Padding stands at the end of a text, so that a token's position is its
-    # place, in RoBERTa too; positions of padding itself do not matter.
-    places = jnp.minimum(
+    # Padding is at the end, so that positions count from the start in RoBERTa
+    # too; positions of padding itself do not matter.
+    indices = jnp.minimum(
       jnp.arange(tokens.shape[1]) + c.position_offset, c.max_positions - 1
     )
-    positions = jnp.take(table('position', c.max_positions), places, axis=0)
+    positions = jnp.take(table('position', c.max_positions), indices, axis=0)
     if token_types is None:
       token_types = jnp.zeros_like(tokens)
     types = jnp.take(table('type', c.type_vocab_size), token_types, axis=0)
     x = (words + positions + types).astype(c.array_dtype)
     if not c.pre_norm:
-      x = LayerNorm(c.norm_epsilon, c.array_dtype, name='norm')(x)
+      x = norm(c, 'norm')(x)
     return nn.Dropout(c.dropout_rate)(x, deterministic=self.deterministic)
 
 
 class Encoder(nn.Module):
-  """Tokens to hidden states.
+  """Encoder of the BERT family: tokens -> hidden states.
 
   Attributes:
-    config: the network's shape.
-    deterministic: False applies dropout and needs a 'dropout' random key.
+    config: The configuration of the network.
+    deterministic: Whether dropout is off; dropout needs a 'dropout' random key.
   """
 
   config: BertConfig
@@ -273,62 +286,76 @@ class Encoder(nn.Module):
     token_types: Array | None = None,
     layers: Sequence[int] | None = None,
     rows: int | None = None,
-  ) -> Array:
+    stacked: bool = True,
+  ) -> Array | tuple[Array, ...]:
     """Encodes texts that are padded at their ends.
 
     Args:
-      tokens: int [batch, length], special tokens included; length is at most
-        ``config.max_length``.
-      token_types: int [batch, length], the segment of each token; all 0 by
-        default.
-      layers: which hidden states to return, ascending: 0 is the embeddings,
-        num_layers the last. The last alone by default. Layers after the
-        largest are not computed.
-      rows: how many first tokens of the last of these are wanted, which saves
-        most of that layer where only ``[CLS]`` is read. All by default; with
-        several layers none may be left out.
+      tokens: Int [batch, length], special tokens included; length is at most
+        `config.max_length`.
+      token_types: Int [batch, length], the segment of each token; default all
+        0.
+      layers: Hidden states to return, ascending: 0 is the embeddings,
+        num_layers the last. Default: the last. Later layers are not computed.
+      rows: Number of first tokens to return, which saves most of the last layer
+        where only `[CLS]` is used. Default: all. Needs a single layer.
+      stacked: Whether the states are one array. Separate ones need not be in
+        memory together, where little is used of each.
 
     Returns:
-      [len(layers), batch, rows, emb_dim] in the configuration's dtype.
+      [len(layers), batch, rows, emb_dim] in the configuration's dtype, or a
+      tuple of [batch, rows, emb_dim].
 
     Raises:
-      ValueError: a text or a layer beyond what the encoder has, or ``rows``
-        with several layers.
+      OptionError: The text is too long, there is no such layer, or `rows` with
+        several layers.
     """
     c = self.config
-    layers = [c.num_layers] if layers is None else list(layers)
-    if list(layers) != sorted(set(layers)) or not layers:
-      raise ValueError(f'layers={layers}: must ascend')
-    if layers[0] < 0 or layers[-1] > c.num_layers:
-      raise ValueError(f'layers={layers}: there are 0 to {c.num_layers}')
-    if rows is not None and (len(layers) > 1 or layers[0] == 0):
-      raise ValueError(f'rows={rows} needs one layer, not layers={layers}')
-    if tokens.shape[1] > c.max_length:
-      raise ValueError(
-        f'{tokens.shape[1]} tokens, but the encoder has {c.max_length} '
-        'positions'
-      )
+    layers = self.check(tokens, layers, rows)
     # [batch, length] -> [batch, 1, 1, length]
-    mask = jnp.where(tokens != c.pad_id, 0.0, _MASKED)[:, None, None, :]
+    inside = tokens != c.pad_id
+    mask = jnp.where(inside, 0.0, MASKED)[:, None, None, :]
     x = Embeddings(c, self.deterministic, name='embeddings')(
       tokens, token_types
     )
     states = [x] if 0 in layers else []
+    places = ragged.layout(inside)
+    x = ragged.pack(x, places)
     layer = nn.remat(Layer, static_argnums=(3,)) if c.remat else Layer
     for i in range(1, layers[-1] + 1):
       block = layer(c, self.deterministic, name=f'layers_{i - 1}')
-      x = block(x, mask, rows if i == layers[-1] else None)
+      last = rows if i == layers[-1] else None
+      x = block(x, mask, last, places)
       if i == c.num_layers and c.pre_norm:
-        x = LayerNorm(c.norm_epsilon, c.array_dtype, name='final_norm')(x)
+        x = norm(c, 'final_norm')(x)
       if i in layers:
-        states.append(x)
-    return jnp.stack(states)
+        states.append(x if last else ragged.unpack(x, places))
+    return jnp.stack(states) if stacked else tuple(states)
+
+  def check(
+    self, tokens: Array, layers: Sequence[int] | None, rows: int | None
+  ) -> list[int]:
+    """Checks the arguments of `__call__`, and returns the layers."""
+    c = self.config
+    layers = [c.num_layers] if layers is None else list(layers)
+    if list(layers) != sorted(set(layers)) or not layers:
+      raise OptionError(f'layers={layers}: must ascend')
+    if layers[0] < 0 or layers[-1] > c.num_layers:
+      raise OptionError(f'layers={layers}: there are 0 to {c.num_layers}')
+    if rows is not None and (len(layers) > 1 or layers[0] == 0):
+      raise OptionError(f'rows={rows} needs one layer, not layers={layers}')
+    if tokens.shape[1] > c.max_length:
+      raise OptionError(
+        f'{tokens.shape[1]} tokens, but the encoder has {c.max_length} '
+        'positions'
+      )
+    return layers
 
 
 def init_params(config: BertConfig, rng: Array) -> Params:
   """Random parameters, a nested dict, float32."""
   tokens = jnp.full((1, 2), config.pad_id + 1, jnp.int32)
-  return Encoder(config).init(rng, tokens)['params']
+  return config.network(config).init(rng, tokens)['params']
 
 
 def hidden_states(
@@ -340,18 +367,18 @@ def hidden_states(
   rng: Array | None = None,
   rows: int | None = None,
 ) -> Array:
-  """Runs the encoder; see ``Encoder.__call__``.
+  """Runs the encoder; see `Encoder.__call__`.
 
   Args:
-    params: the encoder's parameters.
-    config: its shape.
-    tokens: int [batch, length].
-    token_types: int [batch, length], or None.
-    layers: which hidden states.
-    rng: key for dropout; None for none.
-    rows: how many first tokens; all by default.
+    params: Parameters of the encoder.
+    config: Its configuration.
+    tokens: Int [batch, length].
+    token_types: Int [batch, length], or None.
+    layers: Hidden states to return.
+    rng: Key for dropout; None for none.
+    rows: Number of first tokens to return; default all.
   """
-  network = Encoder(config, deterministic=rng is None)
+  network = config.network(config, deterministic=rng is None)
   rngs = None if rng is None else {'dropout': rng}
   states = network.apply(
     {'params': params}, tokens, token_types, layers, rows, rngs=rngs
@@ -359,11 +386,32 @@ def hidden_states(
   return cast(Array, states)
 
 
+def separate_states(
+  params: Params,
+  config: BertConfig,
+  tokens: Array,
+  token_types: Array | None,
+  layers: Sequence[int],
+  rng: Array | None = None,
+) -> tuple[Array, ...]:
+  """`hidden_states` as one array per layer, [batch, length, emb_dim] each."""
+  network = config.network(config, deterministic=rng is None)
+  rngs = None if rng is None else {'dropout': rng}
+  states = network.apply(
+    {'params': params}, tokens, token_types, layers, None, False, rngs=rngs
+  )
+  return cast(tuple[Array, ...], states)
+
+
 # Logical axes by the end of a parameter's name.
 _LOGICAL_AXES: tuple[tuple[str, tuple[str, ...]], ...] = (
   ('embeddings/word', ('vocab', 'embed')),
   ('embeddings/position', ('positions', 'embed')),
   ('embeddings/type', ('types', 'embed')),
+  # DeBERTa's: relative positions, and a convolution.
+  ('relative/embedding', ('positions', 'embed')),
+  ('conv/kernel', ('one', 'embed', 'joined_kv')),
+  ('conv/bias', ('embed',)),
   ('norm/scale', ('embed',)),
   ('norm/bias', ('embed',)),
   ('query/kernel', ('embed', 'joined_kv')),
@@ -385,19 +433,19 @@ def logical_axes(params: Params) -> Params:
   """Names every axis of every parameter of an encoder.
 
   Args:
-    params: the tree, or its ``jax.eval_shape``.
+    params: The tree, or its `jax.eval_shape`.
 
   Returns:
     The same tree with a tuple of axis names per parameter.
 
   Raises:
-    ValueError: a parameter that no encoder has.
+    ValueError: A parameter that no encoder has.
   """
   axes = {}
   for path in flatten_dict(params):
     name = '/'.join(path)
-    found = next((a for end, a in _LOGICAL_AXES if name.endswith(end)), None)
-    if found is None:
+    names = next((a for end, a in _LOGICAL_AXES if name.endswith(end)), None)
+    if names is None:
       raise ValueError(f'no logical axes are known for parameter {name}')
-    axes[path] = found
+    axes[path] = names
   return unflatten_dict(axes)

@@ -1,9 +1,9 @@
-"""Two texts as one sequence to one number: FrugalScore's miniature.
+"""A cross-encoder: two texts as one sequence -> one number (FrugalScore).
 
-An encoder of the BERT family reads hypothesis and reference together; the
-first token's last state goes through a tanh layer and a linear one (Kamal
+An encoder of the BERT family reads hypothesis and reference together; the last
+state of the first token goes through a tanh layer and a linear layer (Kamal
 Eddine et al. 2022, section 3), as in Hugging Face's sequence classification.
-Not here: the encoder (``nn/bert.py``), losses.
+Not here: the encoder (`nn/bert.py`), losses.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ def predict(
 
   Args:
     params: 'encoder', 'pooler' and 'output'.
-    config: the encoder's shape.
-    tokens: int [batch, length], both texts with special tokens.
-    token_types: int [batch, length], 0 in the first text and 1 in the second.
-    rng: key for dropout; None for none.
+    config: The configuration of the encoder.
+    tokens: Int [batch, length], both texts with special tokens.
+    token_types: Int [batch, length], 0 in the first text and 1 in the second.
+    rng: Key for dropout; None for none.
 
   Returns:
     float32 [batch].
@@ -42,7 +42,7 @@ def predict(
   encoder_rng = head_rng = None
   if rng is not None:
     encoder_rng, head_rng = jax.random.split(rng)
-  # Of the last layer only the first token is read: no other is computed.
+  # Only the first token of the last layer is used; no other is computed.
   states = bert.hidden_states(
     params['encoder'], config, tokens, token_types, rng=encoder_rng, rows=1
   )
@@ -62,7 +62,7 @@ def _linear(params: Params, x: Array) -> Array:
 def init_params(
   config: bert.BertConfig, rng: Array, encoder: Params | None = None
 ) -> Params:
-  """Random parameters; those of the encoder may be given."""
+  """Random parameters; those of the encoder may be passed."""
   encoder_rng, pooler_rng, output_rng = jax.random.split(rng, 3)
   if encoder is None:
     encoder = bert.init_params(config, encoder_rng)

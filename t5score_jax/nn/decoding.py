@@ -1,8 +1,8 @@
-"""T5's decoder token by token: what was computed for earlier tokens is kept.
+"""Incremental decoding with T5: one token at a time, with a KV cache.
 
-``start`` makes the keys and values of the inputs, once, and room for those of
-the tokens; ``step`` decodes one more. Teacher forcing is ``nn/t5.py``. Not
-here: which token comes next (``inference/generation.py``).
+`start` computes the keys and values of the inputs and allocates the cache of
+the tokens; `step` decodes one token. Not here: teacher forcing (`nn/t5.py`) and
+the choice of the next token (`inference/search.py`).
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ Tree = Any
 
 
 class KVCache(NamedTuple):
-  """Keys and values by the names of the attention layers.
+  """Keys and values by the names of attention layers.
 
   Attributes:
-    inputs: those of the inputs, leaves [batch, input_length, heads, head_dim].
-    tokens: those of the tokens so far, leaves [batch * k, most, heads,
+    inputs: Those of the inputs, leaves [batch, input_length, heads, head_dim].
+    tokens: Those of the tokens so far, leaves [batch * k, most, heads,
       head_dim].
 
-  Scanned layers are stacked on a new first axis.
+  With scanned layers, leaves are stacked on a new first axis.
   """
 
   inputs: Tree
@@ -38,25 +38,25 @@ class KVCache(NamedTuple):
 def start(
   params: t5.Params, config: t5.T5Config, encoded: Array, rows: int, most: int
 ) -> KVCache:
-  """What decoding begins with.
+  """Makes the KV cache with which decoding begins.
 
   Args:
-    params: the network's parameters.
-    config: its shape.
-    encoded: [batch, input_length, emb_dim], from ``Transformer.encode``.
-    rows: batch * k sequences, rows b*k .. b*k + k - 1 of encoded row b.
-    most: tokens a sequence may have.
+    params: Parameters of the network.
+    config: Its configuration.
+    encoded: [batch, input_length, emb_dim], from `Transformer.encode`.
+    rows: batch * k sequences; rows b*k .. b*k + k - 1 belong to encoded row b.
+    most: Maximum number of tokens of a sequence.
 
   Returns:
-    The inputs' keys and values, and zeros for those of tokens.
+    The keys and values of the inputs, and zeros for those of tokens.
   """
   heads = (config.num_heads, config.head_dim)
   batch, length, emb_dim = encoded.shape
   inputs, tokens = {}, {}
   for path, kernel in flatten_dict(_mapping(params['decoder'])).items():
     names = ('', '', *path)
-    place, attention, name = names[:-3], names[-3], names[-2]
-    at = ('decoder', *place[2:], attention, name)
+    layer, attention, name = names[:-3], names[-3], names[-2]
+    at = ('decoder', *layer[2:], attention, name)
     if name not in ('key', 'value'):
       continue
     if attention == 'self_attention':
@@ -66,10 +66,10 @@ def start(
       continue
     # [emb_dim, joined], or scanned [emb_dim, layers, heads, head_dim]
     kernel = kernel.reshape(emb_dim, -1).astype(config.array_dtype)
-    made = jnp.dot(encoded.astype(config.array_dtype), kernel)
-    made = made.reshape(batch, length, -1, *heads)
-    made = jnp.moveaxis(made, 2, 0)
-    inputs[at] = made if config.scan_layers else made[0]
+    projected = jnp.dot(encoded.astype(config.array_dtype), kernel)
+    projected = projected.reshape(batch, length, -1, *heads)
+    projected = jnp.moveaxis(projected, 2, 0)
+    inputs[at] = projected if config.scan_layers else projected[0]
   return KVCache(unflatten_dict(inputs), unflatten_dict(tokens))
 
 
@@ -84,17 +84,17 @@ def step(
   """Decodes one token of each sequence.
 
   Args:
-    params: the network's parameters.
-    config: its shape.
-    cache: from ``start``, or the step before.
-    encoder_tokens: int [batch, input_length], to mask its padding.
-    tokens: int [batch * k], the decoder's inputs at this position: 0 at the
-      first, then the target's tokens.
-    position: int scalar, counted from 0, the same for all.
+    params: Parameters of the network.
+    config: Its configuration.
+    cache: From `start` or the previous step.
+    encoder_tokens: Int [batch, input_length], to mask its padding.
+    tokens: Int [batch * k], the decoder's inputs at this position: 0 at the
+      first, then the tokens of the target.
+    position: Int scalar, counted from 0, the same for all.
 
   Returns:
     Logits float32 [batch * k, vocab_size] of the next token, and the cache
-    with this token's keys and values.
+    with the keys and values of this token.
   """
   axis = 2 if config.scan_layers else 1
   hidden, changed = t5.Transformer(config).apply(
@@ -114,16 +114,16 @@ def step(
 
 
 def reorder(cache: KVCache, config: t5.T5Config, origin: Array) -> KVCache:
-  """Lets sequences go on from what others of the same input were.
+  """Reorders the sequences of each input, as beam search needs.
 
   Args:
-    cache: from ``step``.
-    config: the network's shape.
-    origin: int [batch, k]: sequence j of input b goes on from its sequence
-      ``origin[b, j]``.
+    cache: From `step`.
+    config: The configuration of the network.
+    origin: Int [batch, k]: sequence j of input b continues its sequence
+      `origin[b, j]`.
 
   Returns:
-    The cache, its rows exchanged.
+    The cache with its rows reordered.
   """
   axis = 1 if config.scan_layers else 0
 

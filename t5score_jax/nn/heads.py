@@ -1,10 +1,10 @@
-"""What stands on top of an encoder: layer mix, pooling, the estimator.
+"""The head on top of an encoder: layer mix, pooling, COMET's regressor.
 
-COMET's estimator (Rei et al. 2020) reads a hypothesis, a source and perhaps a
-reference, each encoded apart, mixed over layers and pooled to one vector;
-products and differences of these go through a feed-forward network. COMES
-(2022, section 3) gives it one output a quality dimension. Not here: encoders
-(``nn/bert.py``) and losses (``models/losses.py``).
+COMET's regressor (Rei et al. 2020) reads a hypothesis, a source and optionally
+a reference. Each is encoded separately, mixed over layers and pooled to one
+vector; products and differences of the vectors go through a feed-forward
+network. COMES (2022, section 3) has one output per quality dimension. Not here:
+encoders (`nn/bert.py`) and losses (`models/losses.py`).
 """
 
 from __future__ import annotations
@@ -18,12 +18,15 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from t5score_jax.errors import OptionError
 from t5score_jax.nn import bert
 
 Array = jax.Array
 Params = Mapping[str, Any]
 
-POOLING = ('mean', 'cls', 'max')
+POOLING = ('mean', 'cls', 'max', 'pooler')
+# Parts of the parameters that a frozen encoder keeps.
+ENCODER_PARTS = ('encoder', 'pooler')
 TRANSFORMATIONS = ('softmax', 'sparsemax')
 ACTIVATIONS: dict[str, Callable[[Array], Array]] = {
   'tanh': jnp.tanh,
@@ -37,22 +40,23 @@ _NORM_EPSILON = 1e-12
 
 @dataclasses.dataclass(frozen=True)
 class RegressorConfig:
-  """Shape of COMET's estimator with its encoder; JSON-serialisable.
+  """Shape of COMET's regressor with its encoder; JSON-serializable.
 
   Attributes:
-    encoder: the encoder's shape.
-    outputs: names of the outputs, one or one a quality dimension.
-    reference: whether a reference is read; without one (COMET-QE) there are
+    encoder: The configuration of the encoder.
+    outputs: Names of the outputs: one, or one per quality dimension.
+    reference: Whether a reference is read; without one (COMET-QE) there are
       four features instead of six.
-    hidden_sizes: widths of the feed-forward network's hidden layers.
-    activation: between them, one of ``ACTIVATIONS``.
-    final_activation: after the last layer; None for none.
-    pooling: 'mean' over tokens (special ones included), 'cls' or 'max'.
-    layer: 'mix' for a learned sum of all hidden states, or the number of one.
-    layer_transformation: how the mix's weights are normalised.
-    layer_norm: whether each layer is normalised over a text's tokens and
-      features before the mix.
-    dropout_rate: in the feed-forward network, [0, 1).
+    hidden_sizes: Widths of the hidden layers of the feed-forward network.
+    activation: Their activation, one of `ACTIVATIONS`.
+    final_activation: Activation of the last layer; None for none.
+    pooling: 'mean' over tokens (special ones included), 'cls' or 'max';
+      'pooler' is BERT's, a tanh layer on the first token of one layer.
+    layer: 'mix' for a learned sum of all hidden states, or the index of one.
+    layer_transformation: Normalization of the weights of the mix.
+    layer_norm: Whether each layer is normalized over the tokens and features of
+      a text before the mix.
+    dropout_rate: Dropout in the feed-forward network, [0, 1).
   """
 
   encoder: bert.BertConfig
@@ -81,62 +85,69 @@ class RegressorConfig:
       ('final_activation', self.final_activation, (None, *ACTIVATIONS)),
     ):
       if value not in choices:
-        raise ValueError(f'{name}={value!r}: use one of {list(choices)}')
+        raise OptionError(f'{name}={value!r}: use one of {list(choices)}')
     if self.layer != 'mix' and not (
       isinstance(self.layer, int) and 0 <= self.layer <= self.encoder.num_layers
     ):
-      raise ValueError(
+      raise OptionError(
         f"layer={self.layer!r}: use 'mix' or 0 to {self.encoder.num_layers}"
       )
+    if self.pooling == 'pooler' and self.layer == 'mix':
+      raise OptionError("pooling='pooler' needs one layer, not layer='mix'")
     if not self.outputs or len(set(self.outputs)) < len(self.outputs):
-      raise ValueError(f'outputs={self.outputs}: one or more distinct names')
+      raise OptionError(f'outputs={self.outputs}: one or more distinct names')
 
   @property
   def layers(self) -> tuple[int, ...]:
-    """The hidden states that the pooled vector is made of."""
+    """Indices of the hidden states that the pooled vector depends on."""
     if self.layer == 'mix':
       return tuple(range(self.encoder.num_layers + 1))
     return (int(self.layer),)
 
   @property
   def features(self) -> int:
-    """Width of the feed-forward network's input."""
+    """Width of the input of the feed-forward network."""
     return (6 if self.reference else 4) * self.encoder.emb_dim
+
+  @property
+  def num_tags(self) -> int:
+    """Tags of a word, for networks that have them (`nn/unified.py`)."""
+    return 0
 
 
 def sparsemax(x: Array) -> Array:
-  """Projects onto the simplex: [n] -> [n], sums to 1, some exactly 0.
+  """Projects onto the probability simplex, [n] -> [n]; sparse.
 
   Martins and Astudillo (2016), algorithm 1.
   """
   ordered = jnp.sort(x)[::-1]
-  places = jnp.arange(1, x.shape[0] + 1)
+  ranks = jnp.arange(1, x.shape[0] + 1)
   total = jnp.cumsum(ordered)
-  support = jnp.sum(1 + places * ordered > total)
+  support = jnp.sum(1 + ranks * ordered > total)
   threshold = (total[support - 1] - 1) / support
   return jnp.maximum(x - threshold, 0.0)
 
 
 def layer_weights(scalars: Array, transformation: str) -> Array:
-  """Weights of the layer mix: float32 [layers], they sum to 1."""
+  """Weights of the layer mix: float32 [layers], sum 1."""
   if transformation == 'sparsemax':
     return sparsemax(scalars)
   return nn.softmax(scalars)
 
 
 def pool(states: Array, mask: Array, pooling: str) -> Array:
-  """One vector a text.
+  """Pools hidden states to one vector per text.
 
   Args:
     states: [..., batch, length, emb_dim].
-    mask: [batch, length], 1 where a token is not padding.
-    pooling: one of ``POOLING``.
+    mask: [batch, length], 0 at padding, else 1.
+    pooling: One of `POOLING`; 'pooler' gives the input of its layer.
 
   Returns:
     float32 [..., batch, emb_dim].
   """
   states = states.astype(jnp.float32)
-  if pooling == 'cls':
+  if pooling in ('cls', 'pooler'):
     return states[..., 0, :]
   if pooling == 'max':
     low = np.finfo(np.float32).min
@@ -145,8 +156,19 @@ def pool(states: Array, mask: Array, pooling: str) -> Array:
   return total / jnp.maximum(jnp.sum(mask, axis=-1), 1)[..., None]
 
 
+def _pooled(
+  params: Params, config: RegressorConfig, states: Array, mask: Array
+) -> Array:
+  """`pool`, with the layer of BERT's pooler where there is one."""
+  vectors = pool(states, mask, config.pooling)
+  if config.pooling != 'pooler':
+    return vectors
+  layer = params['pooler']
+  return jnp.tanh(jnp.dot(vectors, layer['kernel']) + layer['bias'])
+
+
 def _normed(config: RegressorConfig, states: Array, mask: Array) -> Array:
-  """Normalises each layer over a text's tokens and features, if asked for."""
+  """Normalizes each layer over tokens and features if `config.layer_norm`."""
   states = states.astype(jnp.float32)
   if not config.layer_norm:
     return states
@@ -165,7 +187,7 @@ def mix(
 
   Args:
     params: 'scalars' [layers] and 'gamma' [1].
-    config: says how weights and layers are normalised.
+    config: Normalization of weights and layers.
     states: [layers, batch, length, emb_dim].
     mask: [batch, length].
 
@@ -177,38 +199,41 @@ def mix(
   return params['gamma'] * jnp.einsum('L,Lble->ble', weights, states)
 
 
-def layer_vectors(config: RegressorConfig, states: Array, mask: Array) -> Array:
-  """Pools each layer by itself, before the mix.
+def layer_vectors(
+  params: Params, config: RegressorConfig, states: Array, mask: Array
+) -> Array:
+  """Pools each layer separately, before the mix.
 
-  Averages and first tokens commute with the mix, so that a frozen encoder's
-  work on a text can be kept while the mix is still learned.
+  Mean and first-token pooling commute with the mix, so that the output of a
+  frozen encoder can be cached while the mix is still learned.
 
   Args:
-    config: says how layers are normalised and pooled.
+    params: 'pooler' where that is the pooling.
+    config: Normalization and pooling of layers.
     states: [layers, batch, length, emb_dim].
     mask: [batch, length].
 
   Returns:
-    float32 [batch, layers, emb_dim], for ``mix_vectors``.
+    float32 [batch, layers, emb_dim], for `mix_vectors`.
 
   Raises:
-    ValueError: pooling by maxima, which depends on the mix.
+    OptionError: Max pooling of a mix, which does not commute.
   """
   if config.layer == 'mix':
     if config.pooling == 'max':
-      raise ValueError("pooling='max': layers cannot be pooled before the mix")
+      raise OptionError("pooling='max': layers cannot be pooled before the mix")
     states = _normed(config, states, mask)
-  return jnp.swapaxes(pool(states, mask, config.pooling), 0, 1)
+  return jnp.swapaxes(_pooled(params, config, states, mask), 0, 1)
 
 
 def mix_vectors(
   params: Params, config: RegressorConfig, vectors: Array
 ) -> Array:
-  """The vectors that ``embed`` would give, from those of ``layer_vectors``.
+  """Mixes the output of `layer_vectors` to that of `embed`.
 
   Args:
     params: 'mix' where layers are mixed.
-    config: the estimator.
+    config: The configuration of the regressor.
     vectors: [batch, layers, emb_dim].
 
   Returns:
@@ -227,13 +252,13 @@ def embed(
   tokens: Array,
   rng: Array | None = None,
 ) -> Array:
-  """Texts to vectors: int [batch, length] -> float32 [batch, emb_dim].
+  """Embeds texts: int [batch, length] -> float32 [batch, emb_dim].
 
   Args:
-    params: 'encoder', and 'mix' where layers are mixed.
-    config: the estimator.
-    tokens: padded at their ends.
-    rng: key for the encoder's dropout; None for none.
+    params: 'encoder', and 'mix' or 'pooler' where the configuration has them.
+    config: The configuration of the regressor.
+    tokens: Padded at the end.
+    rng: Key for dropout in the encoder; None for none.
   """
   states = bert.hidden_states(
     params['encoder'], config.encoder, tokens, layers=config.layers, rng=rng
@@ -243,16 +268,16 @@ def embed(
     mixed = mix(params['mix'], config, states, mask)
   else:
     mixed = states[0]
-  return pool(mixed, mask, config.pooling)
+  return _pooled(params, config, mixed, mask)
 
 
 def features(
   hypothesis: Array, source: Array, reference: Array | None
 ) -> Array:
-  """What the feed-forward network reads: [batch, emb_dim] each -> [batch, F].
+  """Input of the feed-forward network: [batch, emb_dim] each -> [batch, F].
 
-  With a reference h, r, h * r, |h - r|, h * s, |h - s| as COMET has them;
-  without one h, s, h * s, |h - s|.
+  As in COMET, h, r, h * r, |h - r|, h * s, |h - s|; without a reference
+  h, s, h * s, |h - s|.
   """
   by_source = [hypothesis * source, jnp.abs(hypothesis - source)]
   if reference is None:
@@ -274,29 +299,82 @@ def feed_forward(
   x: Array,
   rng: Array | None = None,
 ) -> Array:
-  """The estimator's network: [batch, features] -> float32 [batch, outputs].
+  """Feed-forward network: [batch, features] -> float32 [batch, outputs].
 
   Args:
-    params: 'layers_N' with 'kernel' and 'bias', the last one the output.
-    config: the estimator.
-    x: the features.
-    rng: key for dropout after hidden layers; None for none.
+    params: 'layers_N' with 'kernel' and 'bias'; the last is the output.
+    config: The configuration of the regressor.
+    x: The features.
+    rng: Key for dropout after hidden layers; None for none.
   """
+  layer = params['layers_0']
+  x = jnp.dot(x.astype(jnp.float32), layer['kernel']) + layer['bias']
+  return after_first_layer(params, config, x, rng)
+
+
+def after_first_layer(
+  params: Params,
+  config: RegressorConfig,
+  x: Array,
+  rng: Array | None = None,
+) -> Array:
+  """`feed_forward` from the sums of its first layer on, [batch, width]."""
   depth = len(config.hidden_sizes)
-  x = x.astype(jnp.float32)
-  for n in range(depth + 1):
-    layer = params[f'layers_{n}']
-    x = jnp.dot(x, layer['kernel']) + layer['bias']
-    if n == depth:
-      break
+  for n in range(1, depth + 1):
     x = ACTIVATIONS[config.activation](x)
     if rng is not None and config.dropout_rate:
       rng, key = jax.random.split(rng)
       keep = jax.random.bernoulli(key, 1.0 - config.dropout_rate, x.shape)
       x = jnp.where(keep, x / (1.0 - config.dropout_rate), 0.0)
+    layer = params[f'layers_{n}']
+    x = jnp.dot(x, layer['kernel']) + layer['bias']
   if config.final_activation:
     x = ACTIVATIONS[config.final_activation](x)
   return x
+
+
+# The first layer is linear in `features`, so that for pairs of a few texts most
+# of it is computed once per text: its sums are those of these three functions.
+
+
+def hypothesis_terms(params: Params, hypothesis: Array, source: Array) -> Array:
+  """What h, h * s and |h - s| add to the first layer, with the bias.
+
+  Args:
+    params: Parameters of the feed-forward network.
+    hypothesis: [batch, emb_dim].
+    source: [batch, emb_dim].
+
+  Returns:
+    [batch, width of the first layer].
+  """
+  kernel = _by_feature(params, hypothesis)
+  parts = [hypothesis, hypothesis * source, jnp.abs(hypothesis - source)]
+  kernel = jnp.concatenate([kernel[:1], kernel[4:]])
+  terms = jnp.dot(jnp.concatenate(parts, -1), _joined(kernel))
+  return terms + params['layers_0']['bias']
+
+
+def reference_terms(params: Params, reference: Array) -> Array:
+  """What r adds to the first layer: [batch, emb_dim] -> [batch, width]."""
+  return jnp.dot(reference, _by_feature(params, reference)[1])
+
+
+def pair_terms(params: Params, hypothesis: Array, reference: Array) -> Array:
+  """What h * r and |h - r| add to the first layer; symmetric."""
+  kernel = _by_feature(params, hypothesis)
+  parts = [hypothesis * reference, jnp.abs(hypothesis - reference)]
+  return jnp.dot(jnp.concatenate(parts, -1), _joined(kernel[2:4]))
+
+
+def _by_feature(params: Params, vectors: Array) -> Array:
+  """The first kernel as [6, emb_dim, width], in the order of `features`."""
+  kernel = params['layers_0']['kernel']
+  return kernel.reshape(6, vectors.shape[-1], kernel.shape[-1])
+
+
+def _joined(kernel: Array) -> Array:
+  return kernel.reshape(-1, kernel.shape[-1])
 
 
 def predict(
@@ -307,15 +385,15 @@ def predict(
   reference: Array | None = None,
   rng: Array | None = None,
 ) -> Array:
-  """Vectors to quality: [batch, emb_dim] each -> float32 [batch, outputs].
+  """Predicts quality: [batch, emb_dim] each -> float32 [batch, outputs].
 
   Raises:
-    ValueError: a reference is missing or not read.
+    ValueError: The reference is missing or not expected.
   """
   if (reference is not None) != config.reference:
-    raise ValueError(
-      'this estimator reads '
-      + ('a reference as well' if config.reference else 'no reference')
+    raise OptionError(
+      'the regressor needs '
+      + ('a reference' if config.reference else 'no reference')
     )
   x = features(hypothesis, source, reference)
   return feed_forward(params['estimator'], config, x, rng)
@@ -324,11 +402,12 @@ def predict(
 def init_params(
   config: RegressorConfig, rng: Array, encoder: Params | None = None
 ) -> Params:
-  """Random parameters; those of the encoder may be given.
+  """Random parameters; those of the encoder may be passed.
 
   Returns:
-    'encoder', 'estimator' and, where layers are mixed, 'mix'. Kernels as
-    PyTorch initialises linear layers, which COMET leaves as they are.
+    'encoder', 'estimator' and, where the configuration has them, 'mix',
+    'pooler' and 'tagger'. Kernels have PyTorch's default initialization, as in
+    COMET.
   """
   encoder_rng, rng = jax.random.split(rng)
   if encoder is None:
@@ -339,11 +418,18 @@ def init_params(
       'scalars': jnp.zeros(len(config.layers), jnp.float32),
       'gamma': jnp.ones(1, jnp.float32),
     }
+  if config.pooling == 'pooler':
+    width = config.encoder.emb_dim
+    params['pooler'] = _linear(jax.random.fold_in(encoder_rng, 0), width, width)
   widths = (config.features, *config.hidden_sizes, len(config.outputs))
   for n, (inner, outer) in enumerate(zip(widths, widths[1:], strict=False)):
     params['estimator'][f'layers_{n}'] = _linear(
       jax.random.fold_in(rng, n), inner, outer
     )
+  # Of networks that also tag words (`nn/unified.py`).
+  if config.num_tags:
+    key = jax.random.fold_in(rng, len(widths))
+    params['tagger'] = _linear(key, config.encoder.emb_dim, config.num_tags)
   return params
 
 
@@ -363,20 +449,20 @@ def widen(
   config: RegressorConfig,
   outputs: Sequence[str],
 ) -> tuple[Params, RegressorConfig]:
-  """One output to several (COMES_MT): each begins as a copy of the one.
+  """Copies a single output to several, from which COMES_MT is trained.
 
   Args:
-    params: of an estimator with one output.
-    config: its shape.
-    outputs: names of the new outputs.
+    params: Parameters of a regressor with one output.
+    config: Its configuration.
+    outputs: Names of the new outputs.
 
   Raises:
-    ValueError: there is more than one output already.
+    OptionError: The regressor has more than one output.
   """
   if len(config.outputs) != 1:
-    raise ValueError(
-      f'the estimator has the outputs {", ".join(config.outputs)}; only one '
-      'can be widened'
+    raise OptionError(
+      f'the regressor has the outputs {", ".join(config.outputs)}; only a '
+      'regressor with one output can be widened'
     )
   last = f'layers_{len(config.hidden_sizes)}'
   estimator = dict(params['estimator'])
@@ -391,12 +477,16 @@ def widen(
 
 
 def logical_axes(params: Params) -> Params:
-  """Names every axis of every parameter of an estimator."""
+  """Names every axis of every parameter of a regressor."""
   axes: dict[str, Any] = {'encoder': bert.logical_axes(params['encoder'])}
   if 'mix' in params:
     axes['mix'] = {'scalars': ('layers',), 'gamma': ('one',)}
+  if 'pooler' in params:
+    axes['pooler'] = {'kernel': ('embed', 'joined_kv'), 'bias': ('joined_kv',)}
   axes['estimator'] = {
     name: {'kernel': ('embed', 'mlp'), 'bias': ('mlp',)}
     for name in params['estimator']
   }
+  if 'tagger' in params:
+    axes['tagger'] = {'kernel': ('embed', 'types'), 'bias': ('types',)}
   return axes

@@ -1,9 +1,8 @@
-"""Building blocks of the T5 family: norm, projections, attention, MLP.
+"""Building blocks of the T5 family: projections, attention, MLP, embedding.
 
-Parameter names, shapes and initialisers are T5X's, so that its checkpoints
-load without renaming. Not here: how blocks are stacked (``nn/t5.py``) and where
-arrays live on a mesh (``training/partitioning.py``); activations only carry
-logical axis names.
+Parameter names, shapes and initializers are T5X's, so that its checkpoints
+load without renaming. Arrays only name their logical axes; `nn/axes.py` maps
+them to a mesh. Not here: how blocks are stacked (`nn/t5.py`).
 """
 
 from __future__ import annotations
@@ -21,11 +20,11 @@ from t5score_jax.nn.axes import constrain, is_sharded
 Array = jax.Array
 Initializer = Callable[..., Array]
 
-# Added to the logits of masked positions. Finite, so that a row that masks
-# everything becomes a uniform distribution and not NaN.
+# Added to the logits of masked positions. Finite, so that a row in which all is
+# masked becomes a uniform distribution instead of NaN.
 MASKED = -1e10
 
-_ACTIVATIONS: dict[str, Callable[[Array], Array]] = {
+ACTIVATIONS: dict[str, Callable[[Array], Array]] = {
   'relu': nn.relu,
   'gelu': lambda x: nn.gelu(x, approximate=True),
   'silu': nn.silu,
@@ -42,14 +41,14 @@ def relative_position_buckets(
 ) -> Array:
   """Maps key position minus query position to T5's buckets.
 
-  Half of the buckets hold exact distances, the other half grow
-  logarithmically up to ``max_distance`` (Raffel et al. 2020, section 2.1).
+  Half of the buckets hold exact distances; the width of the other half grows
+  logarithmically up to `max_distance` (Raffel et al. 2020, section 2.1).
 
   Args:
-    relative_position: int array of any shape.
-    bidirectional: whether keys after the query have buckets of their own.
-    num_buckets: number of buckets in all.
-    max_distance: distance from which all share the last bucket.
+    relative_position: Int array of any shape.
+    bidirectional: Whether keys after the query have buckets of their own.
+    num_buckets: Total number of buckets.
+    max_distance: Distance from which on all keys share the last bucket.
 
   Returns:
     int32 array of the same shape, values in [0, num_buckets).
@@ -74,10 +73,7 @@ def relative_position_buckets(
 
 
 class RelativePositionBias(nn.Module):
-  """T5's learned bias per head and relative-position bucket.
-
-  Keys after the query have buckets of their own where it is bidirectional.
-  """
+  """T5's learned bias per head and bucket of relative positions."""
 
   num_heads: int
   bidirectional: bool
@@ -90,7 +86,7 @@ class RelativePositionBias(nn.Module):
   ) -> Array:
     """Returns float32 [1, heads, query_length, key_length].
 
-    Keys have the positions 0, 1, ..., queries ``start``, ``start`` + 1, ...
+    Keys have positions 0, 1, ..., queries `start`, `start` + 1, ...
     """
     rel_embedding = self.param(
       'rel_embedding',
@@ -113,33 +109,14 @@ class RelativePositionBias(nn.Module):
     return jnp.take(rel_embedding, buckets, axis=1)[None]
 
 
-class RMSNorm(nn.Module):
-  """Layer normalisation without mean and bias, computed in float32."""
-
-  epsilon: float = 1e-6
-  dtype: jnp.dtype = jnp.float32
-
-  @nn.compact
-  def __call__(self, x: Array) -> Array:
-    """[..., features] -> the same shape, in ``dtype``."""
-    scale = self.param(
-      'scale', nn.initializers.ones, (x.shape[-1],), jnp.float32
-    )
-    x = x.astype(jnp.float32)
-    mean_square = jnp.mean(lax.square(x), axis=-1, keepdims=True)
-    return (x * lax.rsqrt(mean_square + self.epsilon) * scale).astype(
-      self.dtype
-    )
-
-
 class Projection(nn.Module):
-  """A linear map without bias: [..., in] -> [..., out].
+  """A linear layer without bias: [..., in] -> [..., out].
 
-  The kernel is stored with ``kernel_shape``, which may keep heads and head
-  dimension apart (T5X's scanned models do), and is used as [in, out] with the
-  logical ``axes``. These leave 'embed' whole: where parameters are split over
-  the data axis as well, a kernel is put together for its layer alone, in
-  ``dtype``.
+  `flax.linen.Dense` does not serve here: T5X's scanned models store heads and
+  head dimension as two axes of the kernel (`kernel_shape`), which is used as an
+  [in, out] matrix with the logical `axes`. These do not name 'embed': where
+  parameters are sharded over the data axis, the kernel of one layer at a time
+  is gathered, in `dtype`.
   """
 
   kernel_shape: tuple[int, ...]
@@ -150,7 +127,7 @@ class Projection(nn.Module):
 
   @nn.compact
   def __call__(self, x: Array) -> Array:
-    """[..., in_features] -> [..., out], in ``dtype``."""
+    """[..., in_features] -> [..., out], in `dtype`."""
     kernel = self.param(
       'kernel', self.kernel_init, self.kernel_shape, jnp.float32
     )
@@ -160,30 +137,66 @@ class Projection(nn.Module):
 
 
 def _flattened(init: Initializer, in_features: int) -> Initializer:
-  """Initialises as the [in, out] matrix whatever the stored shape."""
+  """Initializes the [in, out] matrix, then reshapes it to the stored shape."""
 
-  def initialise(
+  def initialize(
     key: Array, shape: Sequence[int], dtype: jnp.dtype = jnp.float32
   ) -> Array:
     matrix = (in_features, math.prod(shape) // in_features)
     return init(key, matrix, dtype).reshape(tuple(shape))
 
-  return initialise
+  return initialize
+
+
+def query_key_products(query: Array, key: Array) -> Array:
+  """Products of queries and keys, float32 [batch, heads, queries, keys].
+
+  Heads come first: on a CPU, XLA computes a product whose batch axes lie
+  elsewhere in plain loops, together with the softmax behind it, which takes
+  three to four times as long.
+
+  Args:
+    query: [batch, queries, heads, head_dim].
+    key: [batch, keys, heads, head_dim].
+  """
+  if query.shape[1] == 1:
+    # One step of decoding: copying all keys would cost more.
+    axes = 'bqhd,bkhd->bhqk'
+  else:
+    query, key = (jnp.swapaxes(x, 1, 2) for x in (query, key))
+    axes = 'bhqd,bhkd->bhqk'
+  return jnp.einsum(axes, query, key, preferred_element_type=jnp.float32)
+
+
+def weighted_values(weights: Array, value: Array) -> Array:
+  """Sums values by weights; see `query_key_products`.
+
+  Args:
+    weights: [batch, heads, queries, keys].
+    value: [batch, keys, heads, head_dim].
+
+  Returns:
+    [batch, queries, heads, head_dim].
+  """
+  if weights.shape[2] == 1:
+    return jnp.einsum('bhqk,bkhd->bqhd', weights, value)
+  summed = jnp.einsum('bhqk,bhkd->bhqd', weights, jnp.swapaxes(value, 1, 2))
+  return jnp.swapaxes(summed, 1, 2)
 
 
 class Attention(nn.Module):
   """Multi-head attention as in T5: no bias, no scaling of the logits.
 
-  The 1/sqrt(head_dim) of other Transformers is folded into the query
-  initialiser. Keys and values may come from fewer rows than the queries: with
-  ``k`` times as many query rows, rows ``b*k .. b*k + k - 1`` all attend to
-  row ``b``, whose keys and values are computed once. That is exact because a
-  cross-attention has neither position bias nor causal mask.
+  The 1/sqrt(head_dim) of other Transformers is folded into the initializer of
+  the query. Keys and values may have fewer rows than queries: with `k` times as
+  many query rows, rows `b*k .. b*k + k - 1` attend to row `b`, whose keys and
+  values are computed once. This is exact because cross-attention has neither
+  position bias nor causal mask.
 
-  For decoding token by token (`nn/decoding.py`), keys and values are kept:
-  those of the inputs in the collection 'cross_cache', which is only read, those
-  of the tokens so far in the collection 'cache', as 'key' and 'value' [rows,
-  key_length, heads, head_dim].
+  Incremental decoding (`nn/decoding.py`) keeps keys and values: those of the
+  inputs in the read-only collection 'cross_cache', those of the tokens so far
+  in the collection 'cache', both as 'key' and 'value' [rows, key_length, heads,
+  head_dim].
   """
 
   num_heads: int
@@ -206,12 +219,12 @@ class Attention(nn.Module):
 
     Args:
       inputs_q: [rows * k, query_length, emb_dim].
-      inputs_kv: [rows, key_length, emb_dim]; None: attends to 'cross_cache'.
-      bias: float32, broadcast against [rows, heads, query_length, key_length];
-        masks are large negative entries of it.
-      deterministic: no dropout.
-      position: int scalar. The keys and values of ``inputs_kv`` take their
-        places from there on in 'cache', and the queries attend to all of it.
+      inputs_kv: [rows, key_length, emb_dim]; None to attend to 'cross_cache'.
+      bias: Float32, broadcast against [rows, heads, query_length, key_length];
+        masked entries are large negative numbers.
+      deterministic: Whether dropout is off.
+      position: Int scalar. The keys and values of `inputs_kv` are written to
+        'cache' from this position on, and the queries attend to all of it.
 
     Returns:
       [rows * k, query_length, emb_dim].
@@ -238,7 +251,7 @@ class Attention(nn.Module):
       )
       return layer(x)
 
-    def remembered(name: str) -> Array:
+    def key_or_value(name: str) -> Array:
       # [rows, key_length, heads, head_dim]
       if inputs_kv is None:
         return self.get_variable('cross_cache', name)
@@ -254,7 +267,7 @@ class Attention(nn.Module):
 
     query_rows, query_length = inputs_q.shape[:2]
     query = project('query', inputs_q, scaled)
-    key, value = remembered('key'), remembered('value')
+    key, value = key_or_value('key'), key_or_value('value')
     # [rows * k, query_length, emb] -> [rows, k * query_length, heads, head_dim]
     query = query.reshape(key.shape[0], -1, *heads)
     query, key, value = (
@@ -262,16 +275,14 @@ class Attention(nn.Module):
       for x in (query, key, value)
     )
     # -> [rows, heads, queries, key_length]
-    logits = jnp.einsum(
-      'bqhd,bkhd->bhqk', query, key, preferred_element_type=jnp.float32
-    )
+    logits = query_key_products(query, key)
     weights = jax.nn.softmax(logits + bias, axis=-1).astype(self.dtype)
-    # One mask for all queries of a head, as in T5X: cheaper, no less regular.
+    # One mask for all queries of a head, as in T5X: cheaper, same effect.
     weights = nn.Dropout(self.dropout_rate, broadcast_dims=(-2,))(
       weights, deterministic=deterministic
     )
     # -> [rows * k, query_length, heads * head_dim]
-    x = jnp.einsum('bhqk,bkhd->bqhd', weights, value)
+    x = weighted_values(weights, value)
     x = x.reshape(query_rows, query_length, joined)
     out = Projection(
       (*inner, emb_dim),
@@ -285,10 +296,10 @@ class Attention(nn.Module):
 
 
 class MLP(nn.Module):
-  """Feed-forward block; several activations make it gated.
+  """Feed-forward block, gated if there are several activations.
 
-  ``('relu',)`` is T5 1.0, ``('gelu', 'linear')`` is T5 1.1, mT5 and ByT5:
-  the product of gelu(x wi_0) and x wi_1, then wo.
+  `('relu',)` is T5 1.0. `('gelu', 'linear')` is T5 1.1, mT5 and ByT5:
+  (gelu(x wi_0) * (x wi_1)) wo.
   """
 
   mlp_dim: int
@@ -312,7 +323,7 @@ class MLP(nn.Module):
         self.dtype,
         name=name,
       )(x)
-      branch = _ACTIVATIONS[activation](branch)
+      branch = ACTIVATIONS[activation](branch)
       hidden = branch if hidden is None else hidden * branch
     hidden = nn.Dropout(self.dropout_rate, broadcast_dims=(-2,))(
       hidden, deterministic=deterministic
@@ -329,10 +340,10 @@ class MLP(nn.Module):
 
 
 class Embedding(nn.Module):
-  """Token embeddings, read by gather.
+  """Token embeddings, looked up by a gather.
 
-  T5X multiplies by a one-hot matrix instead, which only pays on older TPUs
-  and costs ten times the time on a CPU.
+  T5X multiplies by a one-hot matrix instead, which pays only on older TPUs and
+  takes ten times as long on a CPU.
   """
 
   vocab_size: int
@@ -341,7 +352,7 @@ class Embedding(nn.Module):
 
   @nn.compact
   def __call__(self, tokens: Array) -> Array:
-    """Int [...] in [0, vocab_size) -> [..., emb_dim], in ``dtype``."""
+    """Int [...] in [0, vocab_size) -> [..., emb_dim], in `dtype`."""
     embedding = self.param(
       'embedding',
       nn.initializers.normal(1.0),
@@ -350,8 +361,8 @@ class Embedding(nn.Module):
     )
     x = jnp.take(embedding, tokens, axis=0).astype(self.dtype)
     if tokens.size <= self.vocab_size and is_sharded('logits'):
-      # Whole on every device of a mesh, as it comes from a divided vocabulary
-      # anyway. In the backward pass the few rows are gathered instead of
-      # reducing a gradient of the vocabulary's size.
+      # Replicated, as it comes from a sharded vocabulary anyway. The backward
+      # pass then gathers these few rows instead of reducing a gradient of the
+      # size of the vocabulary.
       x = constrain(x, (None,) * x.ndim)
     return x

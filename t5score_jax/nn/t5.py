@@ -1,20 +1,21 @@
 """The T5 family: T5 1.0, T5 1.1, mT5, ByT5 and umT5 from one configuration.
 
-Parameter names, shapes and logical axes are T5X's. Decoding returns hidden
-states: the product with the vocabulary belongs to the objective, which never
-forms it whole (``losses.token_log_probs``). Not here: losses, training.
+Parameter names, shapes and logical axes are T5X's. The decoder returns hidden
+states; the losses multiply them by the vocabulary matrix in blocks, so that the
+logits never exist as one array (`models/losses.py`). Not here: training.
 """
 
 from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
-from typing import Any, cast
+from typing import Any
 
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
+from t5score_jax.errors import OptionError
 from t5score_jax.nn import layers
 from t5score_jax.nn.axes import constrain
 
@@ -31,28 +32,28 @@ _REMAT_POLICIES = {
 
 @dataclasses.dataclass(frozen=True)
 class T5Config:
-  """Shape and arithmetic of a T5 network; plain values, JSON-serialisable.
+  """Shape and arithmetic of a T5 network; plain values, JSON-serializable.
 
   Attributes:
-    vocab_size: rows of the embedding, padding to a round number included.
-    emb_dim: width of the residual stream (d_model).
-    num_heads: attention heads.
-    head_dim: width of a head (d_kv).
-    mlp_dim: inner width of the feed-forward blocks (d_ff).
-    num_encoder_layers: encoder depth.
-    num_decoder_layers: decoder depth.
+    vocab_size: Rows of the embedding, including padding to a round number.
+    emb_dim: Width of the residual stream (d_model).
+    num_heads: Attention heads.
+    head_dim: Width of a head (d_kv).
+    mlp_dim: Inner width of the feed-forward blocks (d_ff).
+    num_encoder_layers: Encoder depth.
+    num_decoder_layers: Decoder depth.
     mlp_activations: ('relu',) for T5 1.0, ('gelu', 'linear') for T5 1.1, mT5.
-    logits_via_embedding: whether the output shares the embedding (T5 1.0).
-    dropout_rate: dropout in training, [0, 1).
-    relative_attention_num_buckets: buckets of the position bias.
-    relative_attention_max_distance: distance of the last bucket.
-    relative_attention_per_layer: a position bias in every layer (umT5)
-      instead of one for the stack. Scanned layers always have their own.
-    dtype: arithmetic of activations, 'float32' or 'bfloat16'; parameters are
-      float32 always.
-    remat: 'none', 'minimal' or 'full': what the backward pass recomputes.
-    scan_layers: compile one layer and loop over it; parameters of all layers
-      are stacked on axis 1, as in T5X's scanned models.
+    logits_via_embedding: Whether the output shares the embedding (T5 1.0).
+    dropout_rate: Dropout in training, [0, 1).
+    relative_attention_num_buckets: Buckets of the position bias.
+    relative_attention_max_distance: Distance of the last bucket.
+    relative_attention_per_layer: Whether every layer has a position bias of
+      its own (umT5) instead of one for the stack. Scanned layers always have.
+    dtype: Dtype of activations, 'float32' or 'bfloat16'; parameters are always
+      float32.
+    remat: What the backward pass recomputes: 'none', 'minimal' or 'full'.
+    scan_layers: Whether one layer is compiled and looped over; parameters of
+      all layers are stacked on axis 1, as in T5X's scanned models.
   """
 
   vocab_size: int
@@ -73,24 +74,24 @@ class T5Config:
   scan_layers: bool = False
 
   def __post_init__(self) -> None:
-    # JSON and gin give lists; a frozen, hashable configuration needs a tuple.
+    # JSON and gin give lists; a hashable configuration needs a tuple.
     object.__setattr__(self, 'mlp_activations', tuple(self.mlp_activations))
     if self.remat not in _REMAT_POLICIES:
-      raise ValueError(
+      raise OptionError(
         f'remat={self.remat!r}: use one of {sorted(_REMAT_POLICIES)}'
       )
     if self.dtype not in ('float32', 'bfloat16'):
-      raise ValueError(f"dtype={self.dtype!r}: use 'float32' or 'bfloat16'")
+      raise OptionError(f"dtype={self.dtype!r}: use 'float32' or 'bfloat16'")
     for name in self.mlp_activations:
-      if name not in layers._ACTIVATIONS:
-        raise ValueError(
+      if name not in layers.ACTIVATIONS:
+        raise OptionError(
           f'mlp_activations: {name!r} is not one of '
-          f'{sorted(layers._ACTIVATIONS)}'
+          f'{sorted(layers.ACTIVATIONS)}'
         )
 
   @property
   def array_dtype(self) -> jnp.dtype:
-    """The activations' dtype as an array dtype."""
+    """The dtype of activations as an array dtype."""
     return jnp.dtype(self.dtype)
 
   @property
@@ -122,19 +123,23 @@ def _position_bias(
   )
 
 
-class _Layer(nn.Module):
-  """What encoder and decoder layers share: residual blocks around norms."""
+class _Part(nn.Module):
+  """A part of the network; tokens of a text share dropout's mask."""
 
   config: T5Config
   deterministic: bool = True
-
-  def norm(self, name: str, x: Array) -> Array:
-    return layers.RMSNorm(dtype=self.config.array_dtype, name=name)(x)
 
   def dropout(self, x: Array) -> Array:
     return nn.Dropout(self.config.dropout_rate, broadcast_dims=(-2,))(
       x, deterministic=self.deterministic
     )
+
+
+class _Layer(_Part):
+  """Shared parts of encoder and decoder layers: pre-norm residual blocks."""
+
+  def norm(self, name: str, x: Array) -> Array:
+    return nn.RMSNorm(dtype=self.config.array_dtype, name=name)(x)
 
   def mlp_block(self, x: Array) -> Array:
     c = self.config
@@ -146,7 +151,7 @@ class _Layer(nn.Module):
 
 
 class EncoderLayer(_Layer):
-  """Self-attention and MLP, each normalised before and added after."""
+  """Self-attention and MLP, each in a pre-norm residual block."""
 
   @nn.compact
   def __call__(
@@ -202,16 +207,8 @@ class DecoderLayer(_Layer):
     return x, None
 
 
-class _Stack(nn.Module):
-  """Embedded tokens through all layers of one kind, then a norm."""
-
-  config: T5Config
-  deterministic: bool = True
-
-  def dropout(self, x: Array) -> Array:
-    return nn.Dropout(self.config.dropout_rate, broadcast_dims=(-2,))(
-      x, deterministic=self.deterministic
-    )
+class _Stack(_Part):
+  """All layers of one side and the final norm."""
 
   def run_layers(
     self,
@@ -223,10 +220,16 @@ class _Stack(nn.Module):
     keys: int,
     start: Array | int = 0,
   ) -> Array:
-    """Applies ``depth`` layers: one after the other, or scanned.
+    """Applies `depth` layers, unrolled or scanned.
 
-    ``keys`` and ``start`` are the lengths and the place of the self-attention's
-    position bias.
+    Args:
+      layer: The class of the layers.
+      depth: The number of layers.
+      side: 'encoder' or 'decoder'.
+      x: [batch, length, emb_dim].
+      *args: Further arguments of a layer, before the position bias.
+      keys: Number of keys of self-attention.
+      start: Position of the first query.
     """
     c = self.config
     bidirectional = side == 'encoder'
@@ -254,16 +257,16 @@ class _Stack(nn.Module):
         x, _ = layer(c, self.deterministic, name=f'layers_{i}')(
           x, *args, position_bias
         )
-    x = layers.RMSNorm(dtype=c.array_dtype, name=f'{side}_norm')(x)
+    x = nn.RMSNorm(dtype=c.array_dtype, name=f'{side}_norm')(x)
     return self.dropout(x)
 
 
 class Encoder(_Stack):
-  """Bidirectional layers over embedded inputs."""
+  """Encoder layers over embedded inputs."""
 
   @nn.compact
   def __call__(self, embedded: Array, mask: Array) -> Array:
-    """[batch, length, emb_dim] -> the same shape; the mask is a bias."""
+    """[batch, length, emb_dim] -> the same shape; `mask` is additive."""
     return self.run_layers(
       EncoderLayer,
       self.config.num_encoder_layers,
@@ -275,7 +278,7 @@ class Encoder(_Stack):
 
 
 class Decoder(_Stack):
-  """Hidden states; its vocabulary kernel is used by ``output_kernel``."""
+  """Decoder layers, up to the hidden states."""
 
   @nn.compact
   def __call__(
@@ -286,17 +289,17 @@ class Decoder(_Stack):
     position: Array | None = None,
     most: int = 0,
   ) -> Array:
-    """[batch * k, length, emb_dim] -> the same shape; see ``decode``."""
+    """[batch * k, length, emb_dim] -> the same shape; see `decode`."""
     c = self.config
     if not c.logits_via_embedding:
-      # Declared here for its name, multiplied in the objective.
+      # Declared here for its T5X name; the losses multiply by it.
       _OutputKernel(c.emb_dim, c.vocab_size, name='logits_dense')()
     length = embedded.shape[1]
     keys = length if position is None else most
     start = 0 if position is None else position
     # [1, 1, length, keys]: position i sees 0..i.
-    places = jnp.arange(length)[:, None] + start
-    causal = (jnp.arange(keys) <= places)[None, None]
+    queries = jnp.arange(length)[:, None] + start
+    causal = (jnp.arange(keys) <= queries)[None, None]
     causal_mask = jnp.where(causal, 0.0, layers.MASKED)
     return self.run_layers(
       DecoderLayer,
@@ -332,18 +335,18 @@ class Transformer(nn.Module):
   """Encoder-decoder of the T5 family.
 
   Padding has id 0 and is masked as a key; hidden states at padded positions
-  are defined but mean nothing.
+  are meaningless.
 
   Attributes:
-    config: the network's shape.
-    deterministic: False applies dropout and needs a 'dropout' random key.
+    config: The configuration of the network.
+    deterministic: Whether dropout is off; dropout needs a 'dropout' random key.
   """
 
   config: T5Config
   deterministic: bool = True
 
   def setup(self) -> None:
-    """Makes the parts, so that they can be called one by one."""
+    """Makes the submodules, which `encode` and `decode` call."""
     c = self.config
     self.token_embedder = layers.Embedding(
       c.vocab_size, c.emb_dim, c.array_dtype
@@ -362,18 +365,18 @@ class Transformer(nn.Module):
     encoder_input_tokens: Array,
     decoder_input_tokens: Array,
   ) -> Array:
-    """Decodes with teacher forcing, up to the product with the vocabulary.
+    """Decodes with teacher forcing, up to the hidden states.
 
     Args:
-      encoded: [batch, input_length, emb_dim], from ``encode``.
-      encoder_input_tokens: int [batch, input_length], to mask its padding.
-      decoder_input_tokens: int [batch * k, target_length], targets shifted
+      encoded: [batch, input_length, emb_dim], from `encode`.
+      encoder_input_tokens: Int [batch, input_length], to mask its padding.
+      decoder_input_tokens: Int [batch * k, target_length], targets shifted
         right. With k > 1, rows b*k .. b*k + k - 1 are decoded from encoded
         row b, whose keys and values are computed once.
 
     Returns:
       Hidden states [batch * k, target_length, emb_dim]; multiply by
-      ``output_kernel`` for logits.
+      `output_kernel` for logits.
     """
     mask = _padding_mask(encoder_input_tokens)
     embedded = self.token_embedder(decoder_input_tokens)
@@ -386,16 +389,16 @@ class Transformer(nn.Module):
     position: Array,
     most: int,
   ) -> Array:
-    """Decodes one token more, see ``nn/decoding.py``.
+    """Decodes one more token; see `nn/decoding.py`.
 
     Args:
-      encoder_input_tokens: int [batch, input_length], to mask its padding.
-      tokens: int [batch * k], the decoder's inputs at ``position``.
-      position: int scalar, counted from 0.
-      most: places in the cache.
+      encoder_input_tokens: Int [batch, input_length], to mask its padding.
+      tokens: Int [batch * k], the decoder's inputs at `position`.
+      position: Int scalar, counted from 0.
+      most: Length of the cache.
 
     Returns:
-      Hidden states [batch * k, emb_dim] at ``position``.
+      Hidden states [batch * k, emb_dim] at `position`.
     """
     mask = _padding_mask(encoder_input_tokens)
     embedded = self.token_embedder(tokens[:, None])
@@ -409,8 +412,8 @@ class Transformer(nn.Module):
   ) -> Array:
     """Encodes and decodes; returns hidden states.
 
-    ``decoder_target_tokens`` stands for T5X's argument order and is not
-    needed: the causal mask already hides what a target's padding would.
+    `decoder_target_tokens` follows T5X's signature and is not used: with a
+    causal mask, the padding of targets needs none.
     """
     del decoder_target_tokens
     encoded = self.encode(encoder_input_tokens)
@@ -425,33 +428,13 @@ def _padding_mask(tokens: Array) -> Array:
 def output_kernel(params: Params, config: T5Config) -> Array:
   """The matrix [emb_dim, vocab_size] from hidden states to logits.
 
-  With tied weights it is the transposed embedding divided by sqrt(emb_dim),
-  as T5 1.0 scales its decoder's output.
+  With tied weights it is the transposed embedding divided by sqrt(emb_dim):
+  T5 1.0 scales the output of its decoder.
   """
   if config.logits_via_embedding:
     embedding = params['token_embedder']['embedding']
     return embedding.T * config.emb_dim**-0.5
   return params['decoder']['logits_dense']['kernel']
-
-
-def logits(
-  params: Params,
-  config: T5Config,
-  encoder_input_tokens: Array,
-  decoder_input_tokens: Array,
-) -> Array:
-  """Logits float32 [batch, target_length, vocab_size], for tests and export.
-
-  Training and scoring never hold this array; see
-  ``losses.token_log_probs``.
-  """
-  hidden = Transformer(config).apply(
-    {'params': params}, encoder_input_tokens, decoder_input_tokens
-  )
-  kernel = output_kernel(params, config).astype(config.array_dtype)
-  return jnp.dot(
-    cast(Array, hidden), kernel, preferred_element_type=jnp.float32
-  )
 
 
 def init_params(config: T5Config, rng: Array) -> Params:

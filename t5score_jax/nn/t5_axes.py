@@ -1,7 +1,7 @@
 """Logical axes of the T5 family's parameters, by their T5X names.
 
-What each dimension of a parameter is called, for `training/partitioning.py` to
-split over a mesh. Not here: the network (``nn/t5.py``), axes of activations.
+Names each dimension of a parameter; the rules of `nn/axes.py` map the names to
+a mesh. Not here: the network (`nn/t5.py`), axes of activations.
 """
 
 from __future__ import annotations
@@ -19,6 +19,8 @@ _HEADS = ('heads', 'kv')
 _LOGICAL_AXES: tuple[tuple[str, tuple[str, ...]], ...] = (
   ('token_embedder/embedding', ('vocab', 'embed')),
   ('logits_dense/kernel', ('embed', 'vocab')),
+  # A few columns of it (`nn/first_step.py`).
+  ('first_step/kernel', ('embed', 'one')),
   ('relpos_bias/rel_embedding', ('heads', 'relpos_buckets')),
   ('mlp/wo/kernel', ('mlp', 'embed')),
   ('mlp/wi/kernel', ('embed', 'mlp')),
@@ -32,32 +34,31 @@ def logical_axes(params: Params) -> Params:
   """Names every axis of every parameter, as T5X does.
 
   Args:
-    params: the tree, or its ``jax.eval_shape``.
+    params: The tree, or its `jax.eval_shape`.
 
   Returns:
-    The same tree with a tuple of axis names per parameter, to be mapped onto
-    a mesh by ``training.partitioning``.
+    The same tree with a tuple of axis names per parameter.
 
   Raises:
-    ValueError: a parameter that no T5 network has.
+    ValueError: A parameter that no T5 network has.
   """
   axes = {}
   for path, leaf in flatten_dict(params).items():
     name = '/'.join(path)
     scanned = path[:2] in (('encoder', 'encoder'), ('decoder', 'decoder'))
     joined = _HEADS if scanned else _JOINED
-    found = next((a for end, a in _LOGICAL_AXES if name.endswith(end)), None)
-    if found is None and path[-2] in ('query', 'key', 'value'):
-      found = ('embed', *joined)
-    elif found is None and path[-2] == 'out':
-      found = (*joined, 'embed')
-    if found is None:
+    names = next((a for end, a in _LOGICAL_AXES if name.endswith(end)), None)
+    if names is None and path[-2] in ('query', 'key', 'value'):
+      names = ('embed', *joined)
+    elif names is None and path[-2] == 'out':
+      names = (*joined, 'embed')
+    if names is None:
       raise ValueError(f'no logical axes are known for parameter {name}')
     if scanned:
-      found = (found[0], 'layers', *found[1:])
-    if len(found) != len(leaf.shape):
+      names = (names[0], 'layers', *names[1:])
+    if len(names) != len(leaf.shape):
       raise ValueError(
-        f'parameter {name} has shape {leaf.shape}; expected axes {found}'
+        f'parameter {name} has shape {leaf.shape}; expected axes {names}'
       )
-    axes[path] = found
+    axes[path] = names
   return unflatten_dict(axes)

@@ -1,46 +1,45 @@
-"""TPU slices that are not there: their chips, and devices to compile for.
+"""TPU chips, slices, and the devices of an absent slice to compile for.
 
-`libtpu` compiles for a slice without one. Not here: what is compiled, and
-whether it fits (`precompile/train_step.py`).
+`libtpu` compiles for a slice without having one. Not here: what is compiled
+(`precompile/train_step.py`), and whether it fits (`precompile/reports.py`).
 """
 
 from __future__ import annotations
 
 import dataclasses
 import importlib.util
+import math
 import os
 import re
 from typing import Any
 
 import jax
 
-from t5score_jax.errors import T5ScoreError
+from t5score_jax.errors import T5ScoreError, UsageError
 
 _GIB = 2**30
 
 
 class TopologyError(T5ScoreError, ValueError):
-  """No such slice, or nothing here that compiles for it."""
+  """The slice does not exist, or no compiler for it is installed."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Chip:
-  """What one chip can do, as its maker publishes it.
+  """The published limits of one chip.
 
   Attributes:
-    name: Of its kind, as in 'v5e:4x4'.
+    name: The kind, as in 'v5e:4x4'.
     memory: Bytes of HBM.
     flops: Peak of bfloat16 products, FLOP/s.
-    bandwidth: Of HBM, bytes/s.
-    links: Of all its links to other chips, bytes/s in one direction.
-    slices: Slices that can be rented, the smallest first.
+    bandwidth: Bytes/s of HBM.
+    slices: Shapes of slices for rent, the smallest first.
   """
 
   name: str
   memory: int
   flops: float
   bandwidth: float
-  links: float
   slices: tuple[str, ...]
 
 
@@ -48,23 +47,21 @@ _FLAT = tuple('1x1 2x2 2x4 4x4 4x8 8x8 8x16 16x16'.split())
 _CUBES = tuple(
   '2x2x1 2x2x2 2x2x4 2x4x4 4x4x4 4x4x8 4x8x8 8x8x8 8x8x16 8x16x16'.split()
 )
-# cloud.google.com/tpu/docs/{v4,v5e,v5p,v6e}, read in 2026. Their interconnect
-# is given in bits a second, or as bytes of both directions.
+# cloud.google.com/tpu/docs/{v4,v5e,v5p,v6e}, read in 2026.
 CHIPS = {
   chip.name: chip
   for chip in (
-    Chip('v4', 32 * _GIB, 275e12, 1228e9, 300e9, _CUBES),
-    Chip('v5e', 16 * _GIB, 197e12, 819e9, 200e9, _FLAT),
-    Chip('v5p', 95 * _GIB, 459e12, 2765e9, 600e9, _CUBES),
-    Chip('v6e', 32 * _GIB, 918e12, 1640e9, 400e9, _FLAT),
+    Chip('v4', 32 * _GIB, 275e12, 1228e9, _CUBES),
+    Chip('v5e', 16 * _GIB, 197e12, 819e9, _FLAT),
+    Chip('v5p', 95 * _GIB, 459e12, 2765e9, _CUBES),
+    Chip('v6e', 32 * _GIB, 918e12, 1640e9, _FLAT),
   )
 }
-SOURCE = 'cloud.google.com/tpu/docs/{v4,v5e,v5p,v6e}'
 
-# Kept by the runtime for itself: XLA says 15.75 GiB are left of v5e's 16.
+# Reserved by the runtime: XLA leaves 15.75 GiB of v5e's 16.
 _RESERVED = _GIB // 4
 
-# Cores of a host's slice in each direction; smaller slices need to be said.
+# Chips of a host in each direction, for slices smaller than a host.
 _HOST_BOUNDS = {'1x1': (1, 1, 1)}
 
 
@@ -74,8 +71,8 @@ class Topology:
 
   Attributes:
     name: 'v5e:4x4'; 'cpu:8' for this host's processor.
-    chip: Their kind; None for processors.
-    devices: In the order of JAX.
+    chip: The kind of chip; None for processors.
+    devices: The devices in JAX's order.
   """
 
   name: str
@@ -84,39 +81,36 @@ class Topology:
 
   @property
   def usable_memory(self) -> int | None:
-    """Bytes of a chip that a program may take; None where there's no bound."""
+    """Bytes of a chip that a program may use; None: no bound."""
     return None if self.chip is None else self.chip.memory - _RESERVED
 
 
 def size_of(name: str) -> int:
-  """Devices of 'v5e:4x4' (16) or 'cpu:8' (8).
+  """Number of devices of 'v5e:4x4' (16) or 'cpu:8' (8).
 
   Raises:
-    TopologyError: Another form, or a kind of chip that isn't known.
+    UsageError: The name has another form or an unknown kind of chip.
   """
   kind, _, shape = name.partition(':')
   if kind not in (*CHIPS, 'cpu') or not re.fullmatch(
     r'[1-9]\d*(x[1-9]\d*)*', shape
   ):
-    raise TopologyError(
+    raise UsageError(
       f'topology {name!r}: write KIND:SHAPE, as in v5e:4x4 or v5p:2x2x4 '
       f'(kinds: {", ".join(CHIPS)}), or cpu:8 for host devices'
     )
-  size = 1
-  for side in shape.split('x'):
-    size *= int(side)
-  return size
+  return math.prod(map(int, shape.split('x')))
 
 
 def get(name: str) -> Topology:
-  """Devices of a slice, which need not be there.
+  """Returns the devices of a slice, which may be absent.
 
   Args:
-    name: 'v5e:4x4', or 'cpu:8': 8 devices of the host's processor, which must
-      be asked for before JAX has started.
+    name: 'v5e:4x4', or 'cpu:8' for 8 devices of the host's processor; see
+      `use_no_accelerator`.
 
   Raises:
-    TopologyError: No such slice, or libtpu isn't installed.
+    TopologyError: The slice does not exist, or libtpu is not installed.
   """
   size = size_of(name)
   kind, _, shape = name.partition(':')
@@ -137,7 +131,7 @@ def get(name: str) -> Topology:
     devices = topologies.get_topology_desc(
       name, platform='tpu', **options
     ).devices
-  except Exception as error:  # XLA's own, whose class has moved.
+  except Exception as error:  # XLA's own class has moved between modules.
     raise TopologyError(
       f'topology {name}: libtpu knows no such slice ({error})'
     ) from error
@@ -145,13 +139,15 @@ def get(name: str) -> Topology:
 
 
 def use_no_accelerator(host_devices: int = 1) -> None:
-  """Keeps JAX off accelerators and libtpu off the network; call it first.
+  """Keeps JAX off accelerators and libtpu off the network.
+
+  Must be called before JAX starts.
 
   Args:
-    host_devices: How many devices the host's processor shall seem to have.
+    host_devices: Number of devices into which to split the host's processor.
   """
   os.environ.setdefault('JAX_PLATFORMS', 'cpu')
-  # What is compiled for chips that aren't there is of no use to keep.
+  # Programs for absent chips are not worth caching.
   os.environ['T5SCORE_COMPILATION_CACHE'] = 'off'
   _quiet()
   jax.config.update('jax_platforms', 'cpu')
@@ -159,13 +155,13 @@ def use_no_accelerator(host_devices: int = 1) -> None:
     try:
       jax.config.update('jax_num_cpu_devices', host_devices)
     except RuntimeError:
-      pass  # Started already: `get` says so if there are too few.
+      pass  # JAX has started; `get` raises an error if there are too few.
 
 
 def _quiet() -> None:
-  """Tells libtpu what it would ask the cloud's metadata for, and wait."""
+  """Sets what libtpu would otherwise request from the cloud's metadata."""
   os.environ.setdefault('TPU_SKIP_MDS_QUERY', '1')
-  # Several may compile at once: none of them takes a chip.
+  # Several processes may compile at once: none of them uses a chip.
   os.environ.setdefault('ALLOW_MULTIPLE_LIBTPU_LOAD', '1')
   os.environ.setdefault('TPU_ACCELERATOR_TYPE', 'v5litepod-16')
   os.environ.setdefault('TPU_WORKER_HOSTNAMES', 'localhost')

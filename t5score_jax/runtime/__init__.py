@@ -1,1 +1,1 @@
-"""The processes of a run: start, rendezvous, shutdown, forks, and caches."""
+"""Processes of a run, forks, the compilation cache, TensorFlow's settings."""

@@ -1,8 +1,8 @@
-"""JAX does not work after a fork: says so, where it would hang for ever.
+"""Raises an error instead of hanging when JAX is used after a fork.
 
-XLA's threads are not there in a forked child, which waits for them. A process
-that puts a model on devices, or scores with one, claims that here first; a
-child that was forked afterwards is refused. Spawned processes begin anew.
+XLA's threads do not exist in a forked child, which would wait for them forever.
+A process calls `claim` before it puts a model on devices or scores with one; a
+child that was forked later gets an error. Spawned processes start afresh.
 Imports no JAX. Not here: runs of many processes (`runtime/processes.py`).
 """
 
@@ -12,27 +12,27 @@ import os
 
 from t5score_jax.errors import T5ScoreError
 
-# The process that uses JAX; a forked child inherits its parent's.
+# The id of the process that uses JAX; a forked child inherits the value.
 _owner: int | None = None
 
 
 class ForkError(T5ScoreError, RuntimeError):
-  """This process was forked from one that used JAX before."""
+  """This process was forked from a process that uses JAX."""
 
 
 def claim() -> None:
-  """Says that this process is about to use JAX.
+  """Declares that this process is about to use JAX.
 
   Raises:
-    ForkError: It was forked from one that had.
+    ForkError: It was forked from a process that had declared so.
   """
   global _owner
   if _owner is None:
     _owner = os.getpid()
   if _owner != os.getpid():
     raise ForkError(
-      f'process {os.getpid()} was forked from process {_owner}, in which JAX '
-      'ran already: it would hang here; start workers by '
-      "multiprocessing.get_context('spawn') or 'forkserver', or load no model "
-      'before they are forked'
+      f'process {os.getpid()} was forked from process {_owner}, which uses '
+      'JAX, and would hang: start workers with '
+      "multiprocessing.get_context('spawn') or 'forkserver', or load models "
+      'only after forking'
     )

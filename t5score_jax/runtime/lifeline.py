@@ -1,9 +1,9 @@
-"""Notices at once when another process of the run is gone.
+"""Detects immediately when another process of the run has died.
 
-Processes keep the connections by which they met. The system closes those of a
-process that dies, however it dies; JAX by itself would wait in a computation
-with the dead one until a heartbeat is missed, and abort. Not here: how they
-met (`runtime/rendezvous.py`).
+Processes keep the connections of the rendezvous open. The operating system
+closes those of a process that dies; JAX alone would wait in a collective until
+a heartbeat is missed (100 s), and abort. Not here: making the connections
+(`runtime/rendezvous.py`).
 """
 
 from __future__ import annotations
@@ -19,8 +19,7 @@ from t5score_jax.runtime import rendezvous
 class Lifeline:
   """Watches connections to other processes in a thread.
 
-  Process 0 is connected with all, the others with it; it passes on who is
-  gone.
+  Process 0 is connected to all others and reports to them which process died.
   """
 
   def __init__(
@@ -29,17 +28,17 @@ class Lifeline:
     timeout: int,
     lost: Callable[[int], None],
   ):
-    """Starts to watch.
+    """Starts watching.
 
     Args:
       peers: Process -> connection, from `rendezvous.meet`.
-      timeout: Seconds after which a silent host counts as dead.
-      lost: Called once, in the thread, with the process that is gone.
+      timeout: Seconds of silence after which a host counts as dead.
+      lost: Called once, in the thread, with the index of the dead process.
     """
     self._peers = dict(peers)
     self._lost = lost
     self._selector = selectors.DefaultSelector()
-    # A word to the thread itself, that it end.
+    # Closed to stop the thread.
     self._wake, woken = socket.socketpair()
     self._selector.register(woken, selectors.EVENT_READ, None)
     for index, peer in self._peers.items():
@@ -52,7 +51,7 @@ class Lifeline:
     self._thread.start()
 
   def close(self) -> None:
-    """Says farewell: this process ends as it should."""
+    """Stops watching; to the others, this process ends normally."""
     self._wake.close()
     self._thread.join()
     for peer in self._peers.values():
@@ -64,11 +63,11 @@ class Lifeline:
       for key, _ in self._selector.select():
         if key.data is None:
           return
-        words = rendezvous.receive(key.fileobj)  # type: ignore[arg-type]
+        message = rendezvous.receive(key.fileobj)  # type: ignore[arg-type]
         self._selector.unregister(key.fileobj)
-        if 'bye' in words:
+        if 'bye' in message:
           continue
-        gone = words.get('lost', key.data)
+        gone = message.get('lost', key.data)
         for index, peer in self._peers.items():
           if index not in (key.data, gone):
             rendezvous.send(peer, {'lost': gone})
@@ -77,7 +76,7 @@ class Lifeline:
 
 
 def _keep_alive(peer: socket.socket, timeout: int) -> None:
-  """Lets the system ask a silent host whether it is there."""
+  """Makes the operating system probe silent hosts."""
   peer.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
   seconds = max(1, timeout // 4)
   for name, value in (

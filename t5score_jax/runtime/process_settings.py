@@ -1,7 +1,6 @@
-"""Who the processes of a run are: flags, environment, and what is wrong there.
+"""Flags and environment variables of a run of many processes.
 
-Not here: what is done with it (`runtime/processes.py`, which hands these names
-on).
+Not here: their use (`runtime/processes.py`, which re-exports these names).
 """
 
 from __future__ import annotations
@@ -14,9 +13,9 @@ from typing import Any
 
 from t5score_jax.errors import T5ScoreError
 
-# Stands for what Slurm, Open MPI, Kubernetes or a TPU pod say themselves.
+# Detect the processes from Slurm, Open MPI, Kubernetes or a TPU pod.
 AUTO = 'auto'
-# Environment variable of each flag; a flag wins.
+# Environment variable of each flag; the flag has precedence.
 VARIABLES = {
   'coordinator_address': 'JAX_COORDINATOR_ADDRESS',
   'process_count': 'JAX_NUM_PROCESSES',
@@ -27,18 +26,18 @@ HEARTBEAT_TIMEOUT = 100
 
 
 class ProcessError(T5ScoreError, RuntimeError):
-  """Processes cannot start or go on together; the message says why."""
+  """Processes cannot start or continue together; the message says why."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Settings:
-  """Who the processes of a run are.
+  """The processes of a run.
 
   Attributes:
     coordinator_address: HOST:PORT of process 0, or 'auto'.
-    process_count: Of the run; None with 'auto'.
-    process_index: Of this process; None with 'auto'.
-    start_timeout: Seconds to wait for all processes to come.
+    process_count: Number of processes; None with 'auto'.
+    process_index: Index of this process; None with 'auto'.
+    start_timeout: Seconds to wait for all processes.
     heartbeat_timeout: Seconds of silence after which a process counts as dead.
   """
 
@@ -51,22 +50,26 @@ class Settings:
   def __post_init__(self) -> None:
     for field in ('start_timeout', 'heartbeat_timeout'):
       if getattr(self, field) < 1:
-        raise ProcessError(f'--{field} {getattr(self, field)}: at least 1 (s)')
+        raise ProcessError(
+          f'--{field} {getattr(self, field)}: must be at least 1 s'
+        )
     if self.coordinator_address == AUTO:
       if (self.process_count, self.process_index) != (None, None):
         raise ProcessError(
-          '--coordinator_address=auto finds the processes by itself: leave '
-          '--process_count and --process_index out'
+          '--coordinator_address=auto detects the processes: omit '
+          '--process_count and --process_index'
         )
       return
     self.host_and_port  # noqa: B018 (raises)
     if self.process_count is None or self.process_index is None:
       raise ProcessError(
-        'a process needs --coordinator_address, --process_count and '
-        '--process_index together (or --coordinator_address=auto alone)'
+        'give --coordinator_address, --process_count and --process_index '
+        'together (or --coordinator_address=auto alone)'
       )
     if self.process_count < 1:
-      raise ProcessError(f'--process_count {self.process_count}: at least 1')
+      raise ProcessError(
+        f'--process_count {self.process_count}: must be at least 1'
+      )
     if not 0 <= self.process_index < self.process_count:
       raise ProcessError(
         f'--process_index {self.process_index}: with --process_count '
@@ -75,7 +78,7 @@ class Settings:
 
   @property
   def host_and_port(self) -> tuple[str, int]:
-    """The address in two parts.
+    """Host and port of the address.
 
     Raises:
       ProcessError: It is not HOST:PORT.
@@ -83,47 +86,50 @@ class Settings:
     host, _, port = self.coordinator_address.rpartition(':')
     if not host or not port.isdecimal() or not 0 < int(port) < 2**16:
       raise ProcessError(
-        f'--coordinator_address {self.coordinator_address}: write HOST:PORT, '
-        'as in 10.0.0.1:8476, or auto'
+        f'--coordinator_address {self.coordinator_address}: must be '
+        'HOST:PORT, as in 10.0.0.1:8476, or auto'
       )
     return host.strip('[]'), int(port)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-  """Declares the flags that every verb for many processes shares."""
+  """Adds the flags of verbs that run in many processes."""
   group = parser.add_argument_group(
     'many processes',
-    # Wrapped here: where help is printed raw, argparse does not.
-    'The same command in every process, with another index each;\n'
-    'scripts/launch_*.sh start them. Each flag may come from the environment:\n'
+    # Wrapped by hand: raw help is not wrapped by argparse.
+    'Run the same command in every process, each with its own index;\n'
+    'scripts/launch/ has launchers. Each flag has an environment variable:\n'
     f'{", ".join(VARIABLES.values())}.',
   )
   group.add_argument(
     '--coordinator_address',
     metavar='HOST:PORT',
-    help='where process 0 is reached, a free port; or auto: ask Slurm, Open '
-    'MPI, Kubernetes or the TPU pod, which also know the other two',
+    help='address of process 0 with a free port; or auto: detect all three '
+    'flags from Slurm, Open MPI, Kubernetes or the TPU pod',
   )
   group.add_argument(
-    '--process_count', type=int, metavar='N', help='processes of the run'
+    '--process_count', type=int, metavar='N', help='number of processes'
   )
   group.add_argument(
-    '--process_index', type=int, metavar='I', help='of this process, from 0'
+    '--process_index',
+    type=int,
+    metavar='I',
+    help='index of this process, from 0',
   )
   group.add_argument(
     '--start_timeout',
     type=int,
     default=START_TIMEOUT,
     metavar='SECONDS',
-    help='how long to wait for the other processes (%(default)s)',
+    help='how long to wait for other processes (default: %(default)s)',
   )
   group.add_argument(
     '--heartbeat_timeout',
     type=int,
     default=HEARTBEAT_TIMEOUT,
     metavar='SECONDS',
-    help='silence after which a process counts as dead and the others end '
-    '(%(default)s)',
+    help='silence after which a process counts as dead and the others exit '
+    '(default: %(default)s)',
   )
 
 
@@ -133,36 +139,36 @@ def settings(
   """Reads flags and environment.
 
   Args:
-    args: With the flags of `add_arguments`.
-    environment: Read where a flag is absent.
+    args: Parsed flags of `add_arguments`.
+    environment: Used for flags that are absent.
 
   Returns:
-    None where neither says anything: one process.
+    The settings; None for a single process, if nothing is set.
 
   Raises:
     ProcessError: A part is missing or out of range.
   """
-  given: dict[str, Any] = {
+  values: dict[str, Any] = {
     name: environment.get(variable) or None
     if getattr(args, name) is None
     else getattr(args, name)
     for name, variable in VARIABLES.items()
   }
-  if not any(value is not None for value in given.values()):
+  if not any(value is not None for value in values.values()):
     return None
-  if given['coordinator_address'] is None:
+  if values['coordinator_address'] is None:
     raise ProcessError(
       '--process_count and --process_index need --coordinator_address'
     )
   for name in ('process_count', 'process_index'):
     try:
-      given[name] = None if given[name] is None else int(given[name])
+      values[name] = None if values[name] is None else int(values[name])
     except ValueError:
       raise ProcessError(
-        f'{VARIABLES[name]}={given[name]}: not a whole number'
+        f'{VARIABLES[name]}={values[name]}: not a whole number'
       ) from None
   return Settings(
-    **given,
+    **values,
     start_timeout=args.start_timeout,
     heartbeat_timeout=args.heartbeat_timeout,
   )

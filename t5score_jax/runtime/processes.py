@@ -1,10 +1,10 @@
-"""Many processes as one program: start together, talk, and end together.
+"""Runs a program in many processes: start, collective operations, end.
 
-A verb that may run on several hosts declares `add_arguments` and runs by
-`together`, before anything touches a device. In between processes tell each
-other small things by the functions here. JAX is imported when it is
-needed, so that help stays fast. Not here: when a training run stops
-(`training/stopping.py`), and how a batch is divided (`inputs/shares.py`).
+A verb that can run on several hosts adds the flags of `add_arguments` and runs
+its body in `together`, before anything touches a device. The other functions
+exchange small values between processes. JAX is imported only when needed, which
+keeps --help fast. Not here: the end of training runs (`training/stopping.py`)
+and shares of batches (`inputs/shares.py`).
 """
 
 from __future__ import annotations
@@ -56,15 +56,17 @@ __all__ = [
 
 PyTree = Any
 
-# Words of JAX, gloo and Orbax about a peer that is gone.
+# Words in errors of JAX, gloo and Orbax about a lost process.
 _SIGNS_OF_LOSS = (
   *('gloo', 'coordination', 'heartbeat', 'barrier', 'connection', 'peer'),
   *('unavailable', 'deadline_exceeded', 'aborted', 'nccl', 'remote'),
 )
-_ADVICE = 'The same command in all processes goes on from the last checkpoint'
-# Seconds between the loss of another process and this one's end.
+_ADVICE = (
+  'Run the same command in all processes to continue from the last checkpoint'
+)
+# Seconds from the loss of another process to the exit of this one.
 _GRACE = 2.0
-# While the processes run: at most one.
+# At most one, while the processes run.
 _watches: list[lifeline.Lifeline] = []
 
 
@@ -75,15 +77,15 @@ def together(
   agreed: Collection[int] = (0,),
   advice: str = '',
 ) -> int:
-  """Runs a verb in this process as one of many, if the flags say so.
+  """Runs a verb in this process, one of many if the flags say so.
 
   Args:
-    verb: For messages.
-    args: With the flags of `add_arguments`.
+    verb: Name of the verb, for messages.
+    args: Parsed flags of `add_arguments`.
     body: The verb; returns its exit code.
-    agreed: Exit codes with which all processes end alike and wait for one
-      another. With any other this process ends at once, see `stop`.
-    advice: What to do where another process is gone.
+    agreed: Exit codes that all processes share, so that they wait for each
+      other. With any other code this process exits at once; see `stop`.
+    advice: What to do after the loss of another process.
 
   Returns:
     The exit code.
@@ -114,24 +116,24 @@ def together(
 
 
 def start(chosen: Settings | None) -> None:
-  """Joins the other processes; call it before anything touches a device.
+  """Joins the other processes. Must be called before JAX touches a device.
 
-  What C++ libraries print to standard output goes to standard error from here
-  on, so that output is the program's own.
+  From here on, C++ libraries print to standard error instead of standard
+  output.
 
   Args:
-    chosen: From `settings`; None, or one process, does nothing.
+    chosen: From `settings`; nothing happens if None or a single process.
 
   Raises:
-    ProcessError: Not all came in time, the coordinator is out of reach, or the
-      environment does not say what 'auto' needs.
+    ProcessError: Processes are missing, the coordinator is out of reach, or
+      'auto' does not find the processes.
   """
   if chosen is None or chosen.process_count == 1:
     return
   import jax
 
   _own_stdout()
-  # JAX's own use of SIGTERM would keep it from the program.
+  # JAX would intercept SIGTERM.
   if hasattr(jax.config, 'jax_enable_preemption_service'):
     jax.config.update('jax_enable_preemption_service', False)
   if hasattr(jax.config, 'jax_cpu_collectives_implementation'):
@@ -143,7 +145,7 @@ def start(chosen: Settings | None) -> None:
   if chosen.coordinator_address != AUTO:
     assert chosen.process_count is not None
     assert chosen.process_index is not None
-    # JAX aborts where a process is missing; this says which.
+    # JAX aborts if a process is missing; this names it.
     try:
       peers = rendezvous.meet(
         *chosen.host_and_port,
@@ -171,8 +173,8 @@ def start(chosen: Settings | None) -> None:
   except (ValueError, RuntimeError, OSError) as error:
     if chosen.coordinator_address == AUTO:
       raise ProcessError(
-        '--coordinator_address=auto: neither Slurm, Open MPI, Kubernetes nor a '
-        f'TPU pod says who the processes are ({error}); give the three flags'
+        '--coordinator_address=auto: no Slurm, Open MPI, Kubernetes or TPU pod '
+        f'found ({error}); give the three flags'
       ) from error
     raise ProcessError(
       f'--coordinator_address={chosen.coordinator_address}: {error}'
@@ -180,16 +182,16 @@ def start(chosen: Settings | None) -> None:
 
 
 def stop(code: int, agreed: bool) -> int:
-  """Ends this process's part.
+  """Ends the run in this process.
 
   Args:
     code: The exit code.
-    agreed: Whether all processes end this way, so that they wait for one
-      another. Otherwise this process ends here and now, since the others may
-      never come; they notice by its silence.
+    agreed: Whether all processes end with this code, so that they wait for each
+      other. Otherwise this process exits immediately, since the others may
+      never arrive; they detect its loss.
 
   Returns:
-    The exit code, if the process is to end as usual.
+    The exit code, unless the process exits here.
   """
   if count() == 1:
     return code
@@ -205,33 +207,33 @@ def stop(code: int, agreed: bool) -> int:
 
 
 def leave(code: int) -> NoReturn:
-  """Ends this process at once, without waiting for the others."""
+  """Exits immediately, without waiting for the other processes."""
   sys.stdout.flush()
   sys.stderr.flush()
   os._exit(code)
 
 
 def count() -> int:
-  """Processes of the run."""
+  """Number of processes of the run."""
   if 'jax' not in sys.modules:
-    return 1  # Nothing can have been started.
+    return 1  # No other process can have been started.
   import jax
 
   return jax.process_count()
 
 
 def index() -> int:
-  """Of this process, from 0."""
+  """Index of this process, from 0."""
   return 0 if count() == 1 else sys.modules['jax'].process_index()
 
 
 def is_first() -> bool:
-  """Whether this process writes what is written once."""
+  """Whether this is process 0, which writes shared files."""
   return index() == 0
 
 
 def barrier(name: str) -> None:
-  """Waits until every process is at the barrier of this name."""
+  """Waits until every process has reached the barrier of this name."""
   if count() > 1:
     from jax.experimental import multihost_utils
 
@@ -239,15 +241,15 @@ def barrier(name: str) -> None:
 
 
 def broadcast(value: Any) -> Any:
-  """Gives every process what process 0 passes.
+  """Sends a value from process 0 to all processes.
 
   Args:
-    value: Anything that JSON holds; NaN and infinities too. Ignored elsewhere
-      than in process 0.
+    value: A JSON value, NaN and infinities included; ignored in other
+      processes.
 
   Returns:
-    The value after a round through JSON (tuples become lists), in all
-    processes, also where there is one.
+    The value after a round trip through JSON (tuples become lists), even in a
+    single process.
   """
   text = json.dumps(value) if is_first() else ''
   if count() == 1:
@@ -256,7 +258,7 @@ def broadcast(value: Any) -> Any:
 
   data = np.frombuffer(text.encode('utf-8'), np.uint8)
   size = int(multihost_utils.broadcast_one_to_all(np.int32(len(data))))
-  # Few sizes, so that few programs are compiled.
+  # Rounded up, so that few programs are compiled.
   padded = np.zeros(max(256, 1 << (size - 1).bit_length()), np.uint8)
   padded[: len(data)] = data
   whole = np.asarray(multihost_utils.broadcast_one_to_all(padded), np.uint8)
@@ -267,8 +269,7 @@ def on_first(function: Callable[[], Any]) -> None:
   """Runs a function in process 0 while the others wait.
 
   Raises:
-    ProcessError: In the others, when it failed there; process 0 raises what
-      the function raised.
+    ProcessError: The function failed; process 0 raises the error itself.
   """
   error: Exception | None = None
   if is_first():
@@ -277,24 +278,24 @@ def on_first(function: Callable[[], Any]) -> None:
     except Exception as caught:  # noqa: BLE001 (raised below)
       error = caught
   if count() > 1:
-    told = broadcast(None if error is None else str(error))
-    if told is not None and error is None:
-      raise ProcessError(f'process 0: {told}')
+    message = broadcast(None if error is None else str(error))
+    if message is not None and error is None:
+      raise ProcessError(f'process 0: {message}')
   if error is not None:
     raise error
 
 
 def own_rows(total: int) -> np.ndarray:
-  """Which of `total` rows this process works on, int64; see `all_gather`."""
+  """Indices of the rows of this process among `total`, int64."""
   return np.arange(index(), total, count())
 
 
 def all_gather(values: np.ndarray, total: int) -> np.ndarray:
-  """Puts the rows that each process worked on together again.
+  """Gathers the rows of all processes.
 
   Args:
     values: [own, ...], one row for each of `own_rows(total)`.
-    total: Rows of all processes.
+    total: Number of rows of all processes.
 
   Returns:
     [total, ...] of the same dtype, the same in all processes.
@@ -308,7 +309,7 @@ def all_gather(values: np.ndarray, total: int) -> np.ndarray:
   most = -(-total // count())
   padded = np.zeros((most, *values.shape[1:]), dtype)
   padded[: len(values)] = values
-  # As bytes: JAX would make 64 bits 32.
+  # As bytes: JAX would convert 64 to 32 bits.
   gathered = multihost_utils.process_allgather(padded.view(np.uint8))
   parts = np.ascontiguousarray(np.asarray(gathered, np.uint8)).view(dtype)
   # [processes, most, ...] -> row i * processes + p is process p's row i
@@ -316,10 +317,10 @@ def all_gather(values: np.ndarray, total: int) -> np.ndarray:
 
 
 def local_copy(tree: PyTree) -> PyTree:
-  """Arrays as this process alone can use them; a part of all processes' work.
+  """Makes arrays addressable in this process; called by all processes.
 
-  What this process has whole stays as it is; parts are gathered from all, leaf
-  by leaf, into NumPy arrays, so that the host needs memory for all of them.
+  Replicated arrays stay as they are; sharded ones are gathered, leaf by leaf,
+  into NumPy arrays, for all of which the host needs memory.
   """
   if count() == 1:
     return tree
@@ -337,23 +338,23 @@ def local_copy(tree: PyTree) -> PyTree:
 
 
 def agree(value: int | str, what: str) -> None:
-  """Checks that all processes pass the same number, or text.
+  """Checks that all processes pass the same number or string.
 
   Raises:
-    ProcessError: They don't; the message gives the numbers (checksums of
-      texts) by process.
+    ProcessError: The values differ; the message lists the numbers (checksums
+      of strings) by process.
   """
   if count() == 1:
     return
   if isinstance(value, str):
     value = zlib.crc32(value.encode('utf-8'))
-  told = all_gather(np.asarray([value], np.int64), count())
-  if len(set(told.tolist())) > 1:
-    raise ProcessError(f'processes differ in {what}: {told.tolist()}')
+  values = all_gather(np.asarray([value], np.int64), count())
+  if len(set(values.tolist())) > 1:
+    raise ProcessError(f'processes differ in {what}: {values.tolist()}')
 
 
 def explain_loss(error: BaseException, advice: str = '') -> str:
-  """Words for an error that means that another process is gone, else ''."""
+  """Returns a message if the error means the loss of a process, else ''."""
   if count() == 1:
     return ''
   seen: BaseException | None = error
@@ -371,24 +372,24 @@ def explain_loss(error: BaseException, advice: str = '') -> str:
 
 
 def _end_without(gone: int) -> None:
-  """Ends this process, which would wait for one that is gone."""
-  # It may be about to end with words of its own.
+  """Exits this process, which would wait for the lost one."""
+  # It may be about to exit with a message of its own.
   time.sleep(_GRACE)
   print(
-    f't5score: process {gone} of {count()} is gone, so process {index()} ends '
-    'too; see its messages. The same command in all processes goes on',
+    f't5score: process {gone} of {count()} is gone, so process {index()} exits '
+    'too; see its messages. Run the same command in all processes to continue',
     file=sys.stderr,
   )
   leave(1)
 
 
 def _own_stdout() -> None:
-  """Keeps standard output for Python; whatever C++ prints joins the errors."""
+  """Keeps standard output for Python; C++ prints to standard error."""
   try:
     if sys.stdout.fileno() != 1:
       return
   except (AttributeError, OSError, ValueError):
-    return  # Already someone else's, as under a test.
+    return  # Already replaced, as under pytest.
   sys.stdout.flush()
   own = os.dup(1)
   os.dup2(2, 1)

@@ -1,10 +1,11 @@
-"""Processes find each other before JAX starts, and say who is missing.
+"""A rendezvous of all processes before JAX starts, with errors that name them.
 
-JAX's own start aborts the program without a word of use when a process does not
-come, comes twice or brings another version. So process 0 first listens on the
-coordinator's port, everyone introduces itself, and when all are there the port
-is handed over. Not here: the start itself (`runtime/processes.py`), and what
-the connections are kept for (`runtime/lifeline.py`).
+`jax.distributed.initialize` aborts the program without a useful message if a
+process is missing, has the index of another or another version. Therefore
+process 0 first listens on the coordinator's port, the others introduce
+themselves, and when all are connected the port is released for JAX. Not here:
+the start itself (`runtime/processes.py`) and the later use of the connections
+(`runtime/lifeline.py`).
 """
 
 from __future__ import annotations
@@ -19,10 +20,13 @@ from t5score_jax.errors import T5ScoreError
 _PROTOCOL = 't5score-rendezvous'
 # An introduction and an answer are one short line each.
 _MOST_BYTES = 4096
+# Seconds for one message, and between attempts to connect.
+_PATIENCE = 5.0
+_PAUSE = 0.2
 
 
 class RendezvousError(T5ScoreError, RuntimeError):
-  """Not all processes came together; the message says which and why."""
+  """The processes did not all connect; the message says which and why."""
 
 
 def meet(
@@ -33,158 +37,117 @@ def meet(
   timeout: float,
   release: str = '',
 ) -> dict[int, socket.socket]:
-  """Returns when all processes are there, in each of them.
+  """Waits until all processes have connected; each of them calls this.
 
   Args:
-    host: Of process 0, as the others reach it.
-    port: Free there; free again afterwards.
-    count: Processes.
-    index: Of this one, 0 to count - 1.
+    host: Host of process 0, as the others reach it.
+    port: Free port of that host; free again afterwards.
+    count: Number of processes.
+    index: Index of this process, from 0.
     timeout: Seconds to wait.
-    release: Versions that must be the same everywhere.
+    release: Versions that must be the same in all processes.
 
   Returns:
     Process -> connection: in process 0 to all others, in the others to it.
 
   Raises:
-    RendezvousError: Out of reach, too few in time, twice the same index, or
-      processes that do not belong together.
+    RendezvousError: Process 0 is out of reach, processes are missing, two have
+      the same index, or versions or counts differ.
   """
-  deadline = time.monotonic() + timeout
   if index == 0:
-    return _gather(port, count, deadline, timeout, release)
-  return {0: _introduce(host, port, count, index, deadline, timeout, release)}
+    return _gather(port, count, timeout, release)
+  introduction = {
+    'protocol': _PROTOCOL,
+    'index': index,
+    'count': count,
+    'release': release,
+  }
+  return {0: _introduce((host, port), introduction, timeout)}
 
 
 def _gather(
-  port: int, count: int, deadline: float, timeout: float, release: str
+  port: int, count: int, timeout: float, release: str
 ) -> dict[int, socket.socket]:
+  deadline = time.monotonic() + timeout
+  connected: dict[int, socket.socket] = {}
   try:
-    server = _listen(port)
-  except OSError as error:
-    raise RendezvousError(
-      f'process 0 cannot listen on port {port} ({error.strerror}): another '
-      'run is there? Choose another port in --coordinator_address'
-    ) from None
-  came: dict[int, socket.socket] = {}
-  try:
-    with server:
-      while not _complete(came, count):
-        left = deadline - time.monotonic()
-        if left <= 0:
-          missing = sorted(set(range(1, count)) - set(came))
+    with _listen(port) as server:
+      while not _complete(connected, count):
+        if (left := deadline - time.monotonic()) <= 0:
+          missing = [str(i) for i in range(1, count) if i not in connected]
+          more = f' and {len(missing) - 8} more' if len(missing) > 8 else ''
           raise RendezvousError(
-            f'{len(came) + 1} of {count} processes came within '
-            f'{timeout:.0f} s; missing: {_listed(missing)}. Do they run, '
-            f'with this coordinator address, and is port {port} open?'
+            f'{len(connected) + 1} of {count} processes connected within '
+            f'{timeout:.0f} s; missing: {", ".join(missing[:8])}{more}. Are '
+            f'they running with this coordinator address, and is port {port} '
+            'open?'
           )
         server.settimeout(left)
         try:
           peer, _ = server.accept()
         except TimeoutError:
           continue
-        _welcome(peer, came, count, release)
-    for peer in came.values():
-      send(peer, {'go': True})
+        _welcome(peer, connected, count, release)
   except RendezvousError as error:
-    for peer in came.values():
+    for peer in connected.values():
       send(peer, {'error': f'process 0: {error}'})
       peer.close()
     raise
-  return came
+  for peer in connected.values():
+    send(peer, {'go': True})
+  return connected
+
+
+def _listen(port: int) -> socket.socket:
+  both = socket.has_dualstack_ipv6()
+  family = socket.AF_INET6 if both else socket.AF_INET
+  try:
+    return socket.create_server(('', port), family=family, dualstack_ipv6=both)
+  except OSError as error:
+    raise RendezvousError(
+      f'process 0 cannot listen on port {port} ({error.strerror}): is another '
+      'run using it? Choose another port in --coordinator_address'
+    ) from None
 
 
 def _welcome(
-  peer: socket.socket, came: dict[int, socket.socket], count: int, release: str
+  peer: socket.socket,
+  connected: dict[int, socket.socket],
+  count: int,
+  release: str,
 ) -> None:
-  """Takes one newcomer in; strangers are sent away."""
-  peer.settimeout(5)
-  told = receive(peer)
-  if told.get('protocol') != _PROTOCOL:
-    peer.close()
-    return
-  index = told.get('index')
-  if not isinstance(index, int):
+  """Accepts one process; closes connections of other programs."""
+  peer.settimeout(_PATIENCE)
+  message = receive(peer)
+  index = message.get('index')
+  if message.get('protocol') != _PROTOCOL or not isinstance(index, int):
     peer.close()
     return
   wrong = ''
-  if told.get('count') != count:
-    wrong = f'process {index} has --process_count {told.get("count")}, '
+  if message.get('count') != count:
+    wrong = f'process {index} has --process_count {message.get("count")}, '
     wrong += f'process 0 has {count}'
-  elif told.get('release') != release:
-    wrong = f'process {index} has {told.get("release")}, process 0 has '
-    wrong += f'{release}: install the same everywhere'
-  elif index in came and _alive(came[index]):
+  elif message.get('release') != release:
+    wrong = f'process {index} has {message.get("release")}, process 0 has '
+    wrong += f'{release}: install the same version everywhere'
+  elif index in connected and _alive(connected[index]):
     wrong = f'two processes have --process_index {index}'
   if wrong:
     send(peer, {'error': wrong})
     peer.close()
     raise RendezvousError(wrong)
-  came[index] = peer
+  connected[index] = peer
 
 
-def _introduce(
-  host: str,
-  port: int,
-  count: int,
-  index: int,
-  deadline: float,
-  timeout: float,
-  release: str,
-) -> socket.socket:
-  words = {
-    'protocol': _PROTOCOL,
-    'index': index,
-    'count': count,
-    'release': release,
-  }
-  why = 'no answer'
-  while (left := deadline - time.monotonic()) > 0:
-    peer = None
-    try:
-      peer = socket.create_connection((host, port), min(left, 5))
-      send(peer, words)
-      peer.settimeout(max(deadline - time.monotonic(), 0.1))
-      answer = receive(peer)
-    except OSError as error:
-      why = error.strerror or str(error) or type(error).__name__
-      answer = {}
-    if peer is not None and answer.get('go'):
-      return peer
-    if peer is not None:
-      peer.close()
-    if 'error' in answer:
-      raise RendezvousError(answer['error'])
-    time.sleep(0.2)
-  raise RendezvousError(
-    f'process {index} of {count} found no process 0 at {host}:{port} within '
-    f'{timeout:.0f} s ({why}): does it run there, and is the port open?'
-  )
-
-
-def _listen(port: int) -> socket.socket:
-  if socket.has_dualstack_ipv6():
-    try:
-      return socket.create_server(
-        ('', port), family=socket.AF_INET6, dualstack_ipv6=True
-      )
-    except OSError as error:
-      if error.strerror == 'Address already in use':
-        raise
-  return socket.create_server(('', port))
-
-
-def _complete(came: dict[int, socket.socket], count: int) -> bool:
-  """Whether all are there now; those that left again are struck out."""
-  if len(came) < count - 1:
-    return False
-  for index in [i for i, peer in came.items() if not _alive(peer)]:
-    came.pop(index).close()
-  return len(came) == count - 1
+def _complete(connected: dict[int, socket.socket], count: int) -> bool:
+  """Whether all are connected now; drops those that disconnected."""
+  for index in [i for i, peer in connected.items() if not _alive(peer)]:
+    connected.pop(index).close()
+  return len(connected) == count - 1
 
 
 def _alive(peer: socket.socket) -> bool:
-  """Whether the other side still waits: nothing has come, nor an end."""
+  """Whether the other side is still waiting."""
   peer.setblocking(False)
   try:
     return bool(peer.recv(1, socket.MSG_PEEK))
@@ -194,30 +157,48 @@ def _alive(peer: socket.socket) -> bool:
     return False
 
 
-def send(peer: socket.socket, words: dict[str, Any]) -> None:
-  """Sends one line of JSON; in vain to one who is gone."""
+def _introduce(
+  address: tuple[str, int], introduction: dict[str, Any], timeout: float
+) -> socket.socket:
+  deadline = time.monotonic() + timeout
+  why = 'no answer'
+  while (left := deadline - time.monotonic()) > 0:
+    try:
+      peer = socket.create_connection(address, min(left, _PATIENCE))
+    except OSError as error:
+      why = error.strerror or str(error) or type(error).__name__
+    else:
+      send(peer, introduction)
+      peer.settimeout(max(deadline - time.monotonic(), 0.1))
+      answer = receive(peer)
+      if answer.get('go'):
+        return peer
+      peer.close()
+      if 'error' in answer:
+        raise RendezvousError(answer['error'])
+    time.sleep(_PAUSE)
+  host, port = address
+  raise RendezvousError(
+    f'process {introduction["index"]} of {introduction["count"]} could not '
+    f'reach process 0 at {host}:{port} within {timeout:.0f} s ({why}): is it '
+    'running, and is the port open?'
+  )
+
+
+def send(peer: socket.socket, message: dict[str, Any]) -> None:
+  """Sends one line of JSON; ignores closed connections."""
   try:
-    peer.settimeout(5)
-    peer.sendall(json.dumps(words).encode('utf-8') + b'\n')
+    peer.settimeout(_PATIENCE)
+    peer.sendall(json.dumps(message).encode('utf-8') + b'\n')
   except OSError:
-    pass  # It went away; whoever misses it says so.
+    pass  # Its absence is reported elsewhere.
 
 
 def receive(peer: socket.socket) -> dict[str, Any]:
-  """One line of JSON; {} for an end, silence or something else."""
-  data = b''
+  """Receives one line of JSON; {} at the end, on a timeout or other data."""
   try:
-    while not data.endswith(b'\n') and len(data) < _MOST_BYTES:
-      part = peer.recv(_MOST_BYTES)
-      if not part:
-        break
-      data += part
-    words = json.loads(data)
+    with peer.makefile('rb', buffering=0) as stream:
+      message = json.loads(stream.readline(_MOST_BYTES))
   except (OSError, ValueError):
     return {}
-  return words if isinstance(words, dict) else {}
-
-
-def _listed(numbers: list[int]) -> str:
-  shown = ', '.join(map(str, numbers[:8]))
-  return shown + (f' and {len(numbers) - 8} more' if len(numbers) > 8 else '')
+  return message if isinstance(message, dict) else {}

@@ -1,8 +1,8 @@
-"""TensorFlow only reads data here: it takes no GPU and does not chatter.
+"""Keeps TensorFlow, which only reads data here, off GPUs and quiet.
 
-Wherever a verb may come to import it, and then at length: on some machines it
-logs lines that look like errors, before it can be told not to. Imports no
-TensorFlow itself. Not here: what it reads (`inputs/datasets.py`, `tasks/`).
+On some machines TensorFlow logs lines that look like errors before logging can
+be configured. This module does not import it. Not here: what it reads
+(`inputs/datasets.py`, `tasks/`).
 """
 
 from __future__ import annotations
@@ -14,35 +14,42 @@ import sys
 import tempfile
 from collections.abc import Iterator
 
-#: Whoever sets it wants to hear TensorFlow.
+#: If the user sets it, nothing is suppressed.
 VARIABLE = 'TF_CPP_MIN_LOG_LEVEL'
-# What its C++ writes before its log is set up, whatever the variable says.
-_CHATTER = re.compile(
+# Written by its C++ code before logging is set up.
+_NOISE = re.compile(
   r'[IWE]\d{4} \d\d:\d\d:\d+\.\d+ '
   r'|WARNING: All log messages before absl::InitializeLog\(\) is called '
 )
+# Whether the variable's value is this module's.
+_is_set_here = False
 
 
 @contextlib.contextmanager
 def quietly() -> Iterator[None]:
-  """Within, TensorFlow may be imported, and logs nothing.
+  """Suppresses TensorFlow's log while it is imported in the block.
 
-  What else is written to standard error appears when the block ends.
+  Other output to standard error appears when the block ends.
   """
-  # Where standard error is closed there is nothing to keep clean.
-  heard = VARIABLE in os.environ or sys.stderr is None
-  if heard or 'tensorflow' in sys.modules:
+  global _is_set_here
+  # JAX sets the variable to 1 when it is imported.
+  by_jax = 'jax' in sys.modules and os.environ.get(VARIABLE) == '1'
+  by_user = VARIABLE in os.environ and not (by_jax or _is_set_here)
+  # Nothing to suppress if standard error is closed.
+  shown = by_user or sys.stderr is None
+  if shown or 'tensorflow' in sys.modules:
     yield
     keep_off_accelerators()
     return
   os.environ[VARIABLE] = '3'
+  _is_set_here = True
   with tempfile.TemporaryFile() as written:
     sys.stderr.flush()
     kept = os.dup(2)
     os.dup2(written.fileno(), 2)
     try:
       yield
-      # Asking for its devices is what it complains about where there are none.
+      # It logs complaints when asked for devices on machines without any.
       keep_off_accelerators()
     finally:
       sys.stderr.flush()
@@ -51,18 +58,18 @@ def quietly() -> Iterator[None]:
       written.seek(0)
       text = written.read().decode('utf-8', 'backslashreplace')
       for line in text.splitlines(keepends=True):
-        if not _CHATTER.match(line):
+        if not _NOISE.match(line):
           sys.stderr.write(line)
 
 
 def keep_off_accelerators() -> None:
-  """Hides GPUs from TensorFlow, if it is there; JAX keeps them.
+  """Hides GPUs from TensorFlow if it is imported.
 
-  Otherwise it reserves their memory as soon as it computes.
+  Otherwise it would reserve their memory as soon as it computes.
   """
   tensorflow = sys.modules.get('tensorflow')
   if tensorflow is None:
     return
-  # It has computed already: too late, and no reason to stop.
+  # Too late if it has computed already, but no reason to stop.
   with contextlib.suppress(AttributeError, RuntimeError):
     tensorflow.config.set_visible_devices([], 'GPU')

@@ -1,4 +1,4 @@
-"""Training: one trunk (`loop.train`), what it calls, and nothing else.
+"""The training loop (`loop.train`) and what it calls.
 
 Scoring never imports this package.
 """

@@ -1,11 +1,12 @@
-"""Adafactor's scaling of gradients, for plain and for scanned networks alike.
+"""Adafactor's scaling of gradients, for networks with and without scan.
 
-Optax's own factors the two largest dimensions of an array. In a network whose
-layers are stacked for `lax.scan`, attention kernels are [embed, layers, heads,
-kv], where that would keep a full second moment, and one root mean square would
-serve all layers. Here every layer is treated as the matrix that it is, so that
-a scanned network trains as a plain one does. For plain matrices the numbers are
-Optax's. Not here: learning rates and weight decay (`training/optimizers.py`).
+Optax factors the two largest dimensions of an array. If layers are stacked for
+`lax.scan`, attention kernels are [embed, layers, heads, kv]: Optax would keep a
+full second moment, and one root mean square for all layers. Here every layer is
+a matrix of its own, so that a scanned network trains like an unscanned one. For
+plain matrices the results are those of Optax.
+
+Not here: learning rates and weight decay (`training/optimizers.py`).
 """
 
 from __future__ import annotations
@@ -30,13 +31,13 @@ _SMALLEST_SCALE = 1e-3
 
 
 class Moments(NamedTuple):
-  """Second moments of the gradients; an array of size 1 stands for none.
+  """Second moments of the gradients; unused arrays have size 1.
 
   Attributes:
-    count: Updates made, int32 [].
-    rows: The parameter's shape, its columns reduced to 1: means over columns.
-    columns: The parameter's shape, its rows reduced to 1.
-    full: The parameter's shape, where it isn't factored.
+    count: Number of updates so far, int32 [].
+    rows: Means over columns: the parameter's shape with columns of size 1.
+    columns: Means over rows: the parameter's shape with rows of size 1.
+    full: The parameter's shape, where it is not factored.
   """
 
   count: jax.Array  # type: ignore[assignment]
@@ -48,16 +49,16 @@ class Moments(NamedTuple):
 def factors(
   name: str, shape: Sequence[int], smallest: int
 ) -> tuple[Dims, Dims] | None:
-  """The dimensions that are a parameter's rows and those that are its columns.
+  """Returns the dimensions of a parameter's rows and those of its columns.
 
   Args:
-    name: Its T5X name.
-    shape: Its shape.
-    smallest: Matrices with fewer rows or columns aren't factored.
+    name: The T5X name of the parameter.
+    shape: The shape of the parameter.
+    smallest: Matrices with fewer rows or columns are not factored.
 
   Returns:
-    Two groups of dimensions, or None. What is in neither group counts as
-    several matrices.
+    Two groups of dimensions, or None. Dimensions in neither group enumerate
+    matrices.
   """
   dims = _own_dims(name, len(shape))
   if len(dims) < 2:
@@ -87,8 +88,8 @@ def scale_by_factored_rms(
   the decay at update t is 1 - t^-decay_rate.
 
   Args:
-    decay_rate: See above.
-    step_offset: Steps to leave out of t, for fine-tuning.
+    decay_rate: The exponent above.
+    step_offset: Steps to subtract from t, for fine-tuning.
     min_dim_size_to_factor: See `factors`.
   """
 
@@ -174,13 +175,13 @@ def scale_by_layer_rms() -> optax.GradientTransformation:
 
 
 def _rms(name: str, x: jax.Array) -> jax.Array:
-  """The root mean square of each layer, to be broadcast against it."""
+  """The root mean square of each layer, with broadcastable shape."""
   dims = _own_dims(name, x.ndim)
   return jnp.sqrt(jnp.mean(jnp.square(x), axis=dims, keepdims=True))
 
 
 def _own_dims(name: str, rank: int) -> Dims:
-  """All dimensions but that of stacked layers."""
+  """All dimensions except that of stacked layers."""
   stacked = bool(_STACKED.search(name)) and rank > 1
   return tuple(i for i in range(rank) if not (stacked and i == _LAYER_AXIS))
 

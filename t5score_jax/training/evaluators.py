@@ -1,10 +1,10 @@
-"""Numbers on held-out data during training, injected by gin.
+"""Evaluation on held-out data during training, configured by gin.
 
-An evaluator has a `name` and `evaluate(params)`, which returns floats; the
-trunk calls it and selects checkpoints by one of them. With many processes all
-call it, with arrays that lie over all devices (`processes.local_copy`); the
-evaluators here divide the work. Not here: full meta-evaluation with
-significance tests (`evaluation/`).
+An evaluator has a `name` and a method `evaluate(params)`, which returns floats.
+The training loop reports them and can select checkpoints by one of them. With
+several processes all call it with arrays sharded over all devices
+(`processes.local_copy`); the evaluators here divide the work. Not here:
+meta-evaluation with significance tests (`evaluation/`).
 """
 
 from __future__ import annotations
@@ -39,10 +39,10 @@ class EvaluatorError(T5ScoreError, ValueError):
 class JudgmentEvaluator:
   """Agreement of T5Score with human ratings of held-out segments.
 
-  Gives 'pearson', the correlation over all rated segments, and 'tau', DARR's
-  Kendall-like tau (T5Score, section 4.2) over pairs of systems' outputs for
-  one segment whose ratings differ by `min_gap`; each is the plain mean over
-  language pairs. 'tau' is left out where no such pair exists.
+  Returns 'pearson', the correlation over all rated segments, and 'tau', the
+  Kendall-like tau of DARR (T5Score, section 4.2) over pairs of outputs for one
+  segment whose ratings differ by at least `min_gap`. Each is the unweighted
+  mean over language pairs; without such pairs there is no 'tau'.
   """
 
   def __init__(
@@ -65,20 +65,20 @@ class JudgmentEvaluator:
 
     Args:
       segments: Records, or a TSV or JSONL file of them.
-      config: The network that will be judged.
-      vocabulary: Its vocabulary.
-      rating: Name of the human rating; segments without it are left out.
-      name: Of this evaluator in reports.
-      direction: 'precision', 'recall', 'f', 'source' or 'ref_src'; the first
-        reference counts.
-      max_length: Tokens a text, `</s>` included.
-      min_gap: Least difference of ratings that makes a pair of 'tau'.
-      limit: Use that many segments, spread evenly; None: all.
-      batch_tokens: Tokens a batch on one device; see `scoring.Scorer`.
-      dtype: Arithmetic, 'float32' or 'bfloat16'.
-      lowercase: Whether texts are lower-cased first.
-      num_partitions: Devices of one process that share a copy of the weights,
-        for models that don't fit one.
+      config: The configuration of the network.
+      vocabulary: The vocabulary of the network.
+      rating: Name of the human rating; segments without it are ignored.
+      name: The name of this evaluator in reports.
+      direction: 'precision', 'recall', 'f', 'source' or 'ref_src', with the
+        first reference.
+      max_length: The largest number of tokens of a text, with `</s>`.
+      min_gap: The smallest difference of ratings of a pair for 'tau'.
+      limit: The number of segments, evenly spaced; None for all.
+      batch_tokens: Tokens of a batch on one device; see `scoring.Scorer`.
+      dtype: The data type of computation, 'float32' or 'bfloat16'.
+      lowercase: Whether to lower-case texts.
+      num_partitions: Number of devices of one process that share a replica,
+        for models too large for one device.
 
     Raises:
       EvaluatorError: No segment has the rating and the texts.
@@ -159,8 +159,8 @@ class JudgmentEvaluator:
     return numbers
 
 
-class HeldOutLoss:
-  """The model's own loss and metrics on held-out batches, without dropout."""
+class EvaluationLoss:
+  """The loss and metrics of the model on held-out batches, without dropout."""
 
   def __init__(
     self,
@@ -172,10 +172,10 @@ class HeldOutLoss:
     """Sets up the evaluator.
 
     Args:
-      model: Gives the loss.
-      dataset: Held-out batches; always the same first ones are used.
-      name: Of this evaluator in reports.
-      num_batches: How many.
+      model: The model with its loss.
+      dataset: The held-out batches; the first ones are used every time.
+      name: The name of this evaluator in reports.
+      num_batches: The number of batches.
     """
     self.name = name
     self._dataset = dataset
@@ -204,7 +204,7 @@ class HeldOutLoss:
 def beside(
   params: PyTree, batch: datasets.Batch
 ) -> Mapping[str, jax.Array | np.ndarray]:
-  """Splits a batch over the devices on which the parameters lie."""
+  """Shards a batch over the devices of the parameters."""
   place = getattr(jax.tree.leaves(params)[0], 'sharding', None)
   if not isinstance(place, NamedSharding):
     return batch
@@ -233,7 +233,7 @@ def _ranked(
   group: np.ndarray,
   min_gap: float,
 ) -> np.ndarray:
-  """Rows of better and worse outputs of one segment, int [P, 2]."""
+  """Indices of better and worse outputs of one segment, int [P, 2]."""
   rows: dict[tuple[str | None, str | None], int] = {}
   systems: dict[str, int] = {}
   places = []
@@ -248,7 +248,7 @@ def _ranked(
     places.append((system, row, index))
   if not places:
     return np.zeros((0, 2), np.int64)
-  # [S, N] of ratings, and of where each stands; absent ones are NaN.
+  # [S, N]: the ratings, NaN where absent, and their indices.
   grid = np.full((len(systems), len(rows)), np.nan)
   where = np.zeros(grid.shape, np.int64)
   for system, row, index in places:

@@ -1,10 +1,10 @@
-"""Optimizers and learning-rate schedules, made of Optax's parts.
+"""Optimizers and learning-rate schedules, built from Optax.
 
-An `Optimizer` is a gradient transformation with the schedule beside it, so
-that the trunk can report the learning rate. Parameters are told apart by
-regular expressions over their T5X names ('encoder/layers_0/mlp/wo/kernel').
-Not here: clipping across accumulated batches and the moving average of the
-parameters, which belong to the step (`training/state.py`).
+An `Optimizer` pairs a gradient transformation with its schedule, so that the
+training loop can report the learning rate. Regular expressions over T5X names
+('encoder/layers_0/mlp/wo/kernel') select parameters. Not here: clipping over
+microbatches and the moving average of the parameters, which are parts of the
+step (`training/state.py`).
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ from t5score_jax.training import adafactor as adafactor_scaling
 PyTree = Any
 Schedule = Callable[[jax.Array], jax.Array]
 
-# T5X decays no vector: neither the scales of norms nor biases.
+# T5X does not decay vectors: scales of norms and biases.
 NO_DECAY = r'(scale|bias|rel_embedding)$'
-# Of `Optimizer.frozen`: for the whole of a run.
+# In `Optimizer.frozen`: frozen for the whole run.
 ALWAYS = -1
 
 
 class OptimizerError(T5ScoreError, ValueError):
-  """Settings that do not fit the parameters."""
+  """Settings of an optimizer or schedule that are wrong."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -42,12 +42,11 @@ class Optimizer:
   Attributes:
     transformation: Turns gradients of the mean loss into updates to add.
     schedule: Step (0 before the first update) -> learning rate.
-    clip_norm: Largest global norm of the gradients; longer ones are scaled
-      down to it before anything else. None: not clipped.
-    frozen: Regular expression -> number of first updates in which parameters
-      of such a name stand still, or `ALWAYS`; their gradients count for
-      nothing, in the norm and in moments. The first expression that is found
-      in a name counts.
+    clip_norm: Largest global norm of the gradients, which are scaled down to
+      it before anything else. None: no clipping.
+    frozen: Regular expression -> number of initial updates in which matching
+      parameters do not change, or `ALWAYS`. Their gradients enter neither the
+      norm nor the moments. The first expression that matches a name applies.
   """
 
   transformation: optax.GradientTransformation
@@ -56,11 +55,11 @@ class Optimizer:
   frozen: Mapping[str, int] = dataclasses.field(default_factory=dict)
 
   def thaw(self, tree: PyTree, step: jax.Array) -> PyTree:
-    """Gradients or updates with zeros where parameters are frozen.
+    """Sets gradients or updates of frozen parameters to zero.
 
     Args:
-      tree: Shaped as the parameters.
-      step: Updates made.
+      tree: A tree shaped like the parameters.
+      step: The number of updates so far.
 
     Raises:
       OptimizerError: An expression that matches no parameter.
@@ -72,7 +71,7 @@ class Optimizer:
     def one(leaf: jax.Array, steps: int) -> jax.Array:
       if not steps:
         return leaf
-      # A constant, so that nothing is computed for what never moves.
+      # A constant, so that XLA drops the computation of these gradients.
       if steps == ALWAYS:
         return jnp.zeros_like(leaf)
       return jnp.where(step < steps, 0.0, leaf)
@@ -81,10 +80,10 @@ class Optimizer:
 
 
 def constant(learning_rate: float, warmup_steps: int = 0) -> Schedule:
-  """A constant rate, reached linearly over `warmup_steps`.
+  """A constant rate after linear warm-up over `warmup_steps`.
 
   Raises:
-    OptimizerError: A number is none.
+    OptimizerError: A value is not a number.
   """
   _check_schedule(learning_rate, warmup_steps=warmup_steps)
   return lambda step: learning_rate * _warmup(step, warmup_steps)
@@ -96,16 +95,16 @@ def linear(
   warmup_steps: int = 0,
   final_fraction: float = 0.0,
 ) -> Schedule:
-  """Linear warm-up, then a straight line down (T5Score, appendix).
+  """Linear warm-up, then linear decay (T5Score, appendix).
 
   Args:
     learning_rate: The rate at the end of the warm-up.
-    total_steps: The step at which the line ends; constant from there on.
-    warmup_steps: Updates until the full rate.
+    total_steps: The last step of the decay; the rate is constant afterwards.
+    warmup_steps: The number of updates until the full rate.
     final_fraction: The rate at the end, as a share of `learning_rate`.
 
   Raises:
-    OptimizerError: A number is none.
+    OptimizerError: A value is not a number.
   """
   _check_schedule(
     learning_rate, total_steps=total_steps, warmup_steps=warmup_steps
@@ -130,7 +129,7 @@ def inverse_sqrt(learning_rate: float, warmup_steps: int) -> Schedule:
   with learning_rate = 1).
 
   Raises:
-    OptimizerError: A number is none.
+    OptimizerError: A value is not a number.
   """
   _check_schedule(learning_rate, warmup_steps=warmup_steps)
   return lambda step: (
@@ -156,14 +155,14 @@ def adamw(
   no_decay: str = NO_DECAY,
   frozen: Mapping[str, int] | None = None,
 ) -> Optimizer:
-  """AdamW (Loshchilov and Hutter 2019); decay is scaled by the rate.
+  """AdamW (Loshchilov and Hutter 2019); the rate scales the decay.
 
   Args:
     schedule: Step -> learning rate.
     b1: Decay of the mean of gradients.
     b2: Decay of the mean of squared gradients.
-    eps: Added to the root of the latter.
-    weight_decay: Share of a weight taken off a step, times the rate.
+    eps: Added to the root of that mean.
+    weight_decay: Fraction of a weight subtracted per step, times the rate.
     clip_norm: See `Optimizer`.
     multipliers: See `learning_rate_multipliers`.
     no_decay: Parameters whose name matches (re.search) are not decayed.
@@ -193,22 +192,26 @@ def adafactor(
   no_decay: str = NO_DECAY,
   frozen: Mapping[str, int] | None = None,
 ) -> Optimizer:
-  """Adafactor (Shazeer and Stern 2018) with T5X's settings.
+  """Adafactor (Shazeer and Stern 2018); the defaults are T5X's.
 
-  Where this differs from T5X's own: `weight_decay` is multiplied by the
-  learning rate, as in the published T5Score trainer, not taken off in full
-  every step. Layers stacked for scanning are updated as plain ones are
+  The published T5Score trainer (Hugging Face's with `--adafactor`) does not
+  multiply by the parameter's scale, and nor do the runs of the paper in
+  `gin_configs/runs/`: they set `multiply_by_parameter_scale=False`. Unlike T5X,
+  this multiplies `weight_decay` by the learning rate, as that trainer does.
+  Layers stacked for scanning are updated like separate ones
   (`training/adafactor.py`).
 
   Args:
-    schedule: Step -> learning rate, relative to the parameter's scale.
+    schedule: Step -> learning rate, relative to the parameter's scale or
+      absolute.
     decay_rate: Exponent of the second moment's decay, 1 - step^-decay_rate.
-    step_offset: Steps to leave out of that, for fine-tuning.
+    step_offset: Steps to subtract in that formula, for fine-tuning.
     multiply_by_parameter_scale: Whether a step is relative to the root mean
-      square of the parameter (at least 1e-3).
+      square of the parameter (at least 1e-3). At a rate of 1e-5 a kernel of
+      root mean square .05 then moves 20 times less than at the absolute rate.
     clipping_threshold: Largest root mean square of a parameter's update.
     min_dim_size_to_factor: Smaller matrices keep a full second moment.
-    weight_decay: Share of a weight taken off a step, times the rate.
+    weight_decay: Fraction of a weight subtracted per step, times the rate.
     clip_norm: See `Optimizer`.
     multipliers: See `learning_rate_multipliers`.
     no_decay: Parameters whose name matches (re.search) are not decayed.
@@ -231,16 +234,16 @@ def adafactor(
 def learning_rate_multipliers(
   params: PyTree, multipliers: Mapping[str, float]
 ) -> PyTree:
-  """A factor of the learning rate for every parameter, 1.0 by default.
+  """Returns a factor of the learning rate for every parameter.
 
   Args:
     params: The parameters, a nested dict.
-    multipliers: Regular expression -> factor. A parameter takes the factor of
-      the first expression found in its name ('/' between the levels); a
-      factor of 0 freezes it.
+    multipliers: Regular expression -> factor. The first expression that
+      matches a name ('/' between the levels) applies; without one the factor
+      is 1. A factor of 0 freezes a parameter.
 
   Returns:
-    The same tree with a float a parameter.
+    The same tree with a float for each parameter.
 
   Raises:
     OptimizerError: An expression that matches no parameter.
@@ -254,22 +257,22 @@ def layerwise_multipliers(
   encoder: float = 1.0,
   prefix: str = 'encoder/',
 ) -> dict[str, float]:
-  """Factors of the learning rate that fall towards an encoder's input.
+  """Factors of the learning rate that decrease towards an encoder's input.
 
   COMES, Table 4: an encoder rate of 1e-5 beside 3.1e-5, layer-wise decay .95.
 
   Args:
-    num_layers: Of the encoder.
-    decay: The factor from a layer to the one below, above 0, at most 1; the
-      embeddings count as the layer below the first.
-    encoder: The last layer's rate as a share of the learning rate.
-    prefix: What the encoder's parameters are called.
+    num_layers: Number of layers of the encoder.
+    decay: The factor from a layer to the one below, in (0, 1]; the embeddings
+      count as the layer below the first.
+    encoder: The last layer's rate as a fraction of the learning rate.
+    prefix: The prefix of the encoder's parameter names.
 
   Returns:
     For `multipliers`: expression -> factor.
 
   Raises:
-    OptimizerError: A number is none, or a decay out of range.
+    OptimizerError: A value is not a number, or the decay is out of range.
   """
   validation.check(
     validation.NonNegative, OptimizerError, num_layers=num_layers
@@ -278,7 +281,7 @@ def layerwise_multipliers(
     validation.Finite, OptimizerError, decay=decay, encoder=encoder
   )
   if not 0 < decay <= 1:
-    raise OptimizerError(f'decay = {decay}: above 0, at most 1')
+    raise OptimizerError(f'decay = {decay}: must be above 0 and at most 1')
   start = '^' + re.escape(prefix)
   factors = {
     f'{start}layers_{n}/': encoder * decay ** (num_layers - 1 - n)
@@ -288,23 +291,23 @@ def layerwise_multipliers(
 
 
 def share(learning_rate: float, of: float) -> float:
-  """A rate as a share of another, for gin, which doesn't divide.
+  """Divides one rate by another, for gin, which cannot divide.
 
   Raises:
-    OptimizerError: A rate is no number, or the other is 0.
+    OptimizerError: A rate is not a number, or the divisor is 0.
   """
   validation.check(
     validation.Finite, OptimizerError, learning_rate=learning_rate, of=of
   )
   if not of:
-    raise OptimizerError('of = 0: nothing is a share of a learning rate of 0')
+    raise OptimizerError('of = 0: a learning rate cannot be divided by 0')
   return learning_rate / of
 
 
 def _first_matches(
   params: PyTree, rules: Mapping[str, Any], default: Any, what: str
 ) -> PyTree:
-  """For every parameter the value of the first expression in its name."""
+  """Returns, for every parameter, the value of the first match in `rules`."""
   used: set[str] = set()
 
   def one(path: Any, leaf: Any) -> Any:
@@ -331,7 +334,7 @@ def parameter_name(path: Any) -> str:
 
 
 def _warmup(step: jax.Array, warmup_steps: int) -> jax.Array:
-  # The first update already moves: step counts from 0.
+  # Steps count from 0, and the first update has a rate above 0.
   return jnp.minimum(1.0, (step + 1) / max(warmup_steps, 1))
 
 
@@ -357,8 +360,8 @@ def _optimizer(
   for expression, steps in (frozen or {}).items():
     if steps < ALWAYS:
       raise OptimizerError(
-        f'frozen: {expression!r} for {steps} updates: give a number of them, '
-        f'or {ALWAYS} for always'
+        f'frozen: {expression!r} for {steps} updates: must be a number of '
+        f'updates, or {ALWAYS} for the whole run'
       )
   return Optimizer(optax.chain(*parts), schedule, clip_norm, frozen or {})
 
@@ -367,8 +370,7 @@ def _scale_by_multipliers(
   multipliers: Mapping[str, float],
 ) -> optax.GradientTransformation:
   def init(params: PyTree) -> optax.EmptyState:
-    # Complain early; but Optax also calls this with a placeholder for all
-    # parameters, which has no leaves.
+    # Check early, except when Optax passes a placeholder without leaves.
     if jax.tree.leaves(params):
       learning_rate_multipliers(params, multipliers)
     return optax.EmptyState()

@@ -1,8 +1,8 @@
-"""Where arrays live: a (data, model) mesh and T5X's logical axis rules.
+"""Sharding: applies logical axis rules on a (data, model) mesh.
 
-A parameter names its axes ('vocab', 'embed', ...); the rules say over which
-axis of the mesh each is split. Not here: what the axes of a network are called
-(`nn/`), and who puts arrays on the devices (`training/state.py`, `inputs.py`).
+A parameter names its axes ('vocab', 'embed', ...); the rules map each to an
+axis of the mesh. Not here: the rules and the names of axes (`nn/axes.py`), and
+placing arrays on devices (`training/state.py`, `inputs/`).
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ class Partitioner:
   """Splits batches over 'data' and parameters over 'model'.
 
   Attributes:
-    num_partitions: Devices over which one copy of the model is split (T5X's
-      name); the others hold copies and share the batch.
+    num_partitions: Number of devices over which one replica of the model is
+      split (T5X's name); the replicas share the batch.
     fully_sharded: See `nn.axes.standard_rules`.
     rules: Logical axis rules, in place of the standard ones.
     devices: Devices of the mesh; all by default. Precompilation gives those
@@ -64,7 +64,7 @@ class Partitioner:
 
   @property
   def replicated(self) -> NamedSharding:
-    """The sharding of an array that every device holds whole."""
+    """The sharding of an array that is replicated on all devices."""
     return NamedSharding(self.mesh, PartitionSpec())
 
   def spec(self, axes: AxisNames, shape: Sequence[int]) -> PartitionSpec:
@@ -129,7 +129,7 @@ class Partitioner:
     parts = self.mesh.shape['data'] * microbatches
     if batch_size % parts:
       raise MeshError(
-        f'a batch of {batch_size} cannot be cut into {microbatches} '
+        f'a batch of {batch_size} cannot be divided into {microbatches} '
         f'microbatches over {self.mesh.shape["data"]} groups of devices: use a '
         f'multiple of {parts}'
       )

@@ -1,7 +1,7 @@
-"""How well a regressor agrees with held-out ratings, during training.
+"""Agreement of a regressor with held-out ratings during training.
 
-Injected by gin as the evaluators of `training/evaluators.py` are. Not here:
-scoring of texts (`metrics/`).
+Configured by gin like the evaluators of `training/evaluators.py`. Not here:
+scoring texts (`metrics/`).
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from t5score_jax.runtime import processes
 from t5score_jax.training import evaluators
 
 PyTree = Any
-# Of examples that are correlated apart, such as language pairs.
+# The array of groups, such as language pairs, with a correlation each.
 GROUPS_KEY = 'groups'
 
 
 class Epochs(Protocol):
-  """Held-out examples: `ArrayDataset` and `TextsDataset` are such."""
+  """Held-out examples, as `ArrayDataset` and `TextsDataset` have them."""
 
   batch_size: int
 
@@ -33,14 +33,14 @@ class Epochs(Protocol):
     """Yields every example once, the last batch short."""
 
 
-class Judged(NamedTuple):
-  """Outputs and people's ratings of N held-out examples.
+class Predictions(NamedTuple):
+  """Predictions and human ratings of N held-out examples.
 
   Attributes:
     predicted: float64 [N, outputs].
     rated: float64 [N, outputs], NaN where not rated.
-    groups: int [N], what is correlated apart.
-    systems: int [N], -1 where nobody says.
+    groups: int [N], groups with a correlation each.
+    systems: int [N], -1 where unknown.
   """
 
   predicted: np.ndarray
@@ -52,14 +52,14 @@ class Judged(NamedTuple):
 class PearsonEvaluator:
   """Correlations of each output with the ratings of held-out data.
 
-  Gives 'pearson', the mean over outputs, each with its name where there are
-  several, and 'mse'. With an array 'groups' int [N] in the data, correlations
-  are means over the groups. With an array 'system' int [N] it gives
-  'system_kendall', Kendall's tau of systems' means with people's, the mean over
-  outputs: what a metric that ranks systems is asked for, and not what
-  Pearson's correlation prefers, which punishes an error of one output that
-  means take away. A correlation that is not defined (an output, or all
-  ratings, constant) counts as 0.
+  Returns 'mse' and 'pearson', the mean over outputs; with several outputs also
+  the correlation of each by its name. With an array 'groups' int [N] in the
+  data, correlations are means over the groups. With an array 'system' int [N]
+  there is 'system_kendall', Kendall's tau between mean predictions and mean
+  human ratings of systems, averaged over outputs. It is the right criterion for
+  a metric that ranks systems: errors of single outputs that cancel in the mean
+  lower Pearson's correlation. An undefined correlation (constant predictions
+  or ratings) counts as 0.
   """
 
   def __init__(
@@ -72,11 +72,11 @@ class PearsonEvaluator:
     """Sets up the evaluator.
 
     Args:
-      model: Predicts.
-      datasets: Held-out batches with 'ratings', or several such datasets, as
-        of several lengths.
-      name: Of this evaluator in reports.
-      outputs: Names of the outputs; 'output_0' and so on by default.
+      model: The regressor.
+      datasets: A dataset of held-out batches with 'ratings', or several, such
+        as one per length.
+      name: The name of this evaluator in reports.
+      outputs: The names of the outputs, by default 'output_0' and so on.
     """
     self.name = name
     self._model = model
@@ -86,9 +86,9 @@ class PearsonEvaluator:
     self._outputs = tuple(outputs)
     self._predict = jax.jit(lambda p, batch: model.predict(p, batch))
 
-  def predictions(self, params: PyTree) -> Judged:
-    """Predictions beside ratings, of all held-out data."""
-    found: list[Judged] = []
+  def predictions(self, params: PyTree) -> Predictions:
+    """Predictions and ratings of all held-out data."""
+    parts: list[Predictions] = []
     for dataset in self._datasets:
       for batch in dataset.epoch():
         ratings = np.asarray(batch.pop('ratings'), np.float64)
@@ -105,8 +105,10 @@ class PearsonEvaluator:
         placed = evaluators.beside(params, padded)
         result = processes.local_copy(self._predict(params, placed))
         values = np.asarray(result, np.float64)[:rows]
-        found.append(Judged(values, ratings.reshape(rows, -1), groups, systems))
-    return Judged(*map(np.concatenate, zip(*found, strict=True)))
+        parts.append(
+          Predictions(values, ratings.reshape(rows, -1), groups, systems)
+        )
+    return Predictions(*map(np.concatenate, zip(*parts, strict=True)))
 
   def evaluate(self, params: PyTree) -> Mapping[str, float]:
     """See the class."""

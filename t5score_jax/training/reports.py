@@ -1,12 +1,13 @@
-"""What a run tells: progress bar, metrics.jsonl, TensorBoard, loss curves.
+"""Reports of a run: progress bar, metrics.jsonl, TensorBoard, loss curves.
 
-All files lie in MODEL_DIR and survive a restart: lines and events past the
-resumed step are dropped, the rest is kept. TensorFlow is never imported. Not
-here: what is measured (`training/state.py`, `training/evaluators.py`).
+All files are in MODEL_DIR. A resumed run keeps their lines and events up to its
+first step and drops later ones. TensorFlow is never imported. Not here: what
+is measured (`training/state.py`, `training/evaluators.py`).
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 import os
@@ -19,7 +20,7 @@ from typing import IO, Any
 import rich.console
 import rich.progress
 
-from t5score_jax.data import records
+from t5score_jax.data import files
 from t5score_jax.runtime import processes
 
 METRICS_FILE = 'metrics.jsonl'
@@ -27,14 +28,14 @@ CURVES_FILE = 'curves.png'
 # T5X's names of the folders with event files, by kind of report.
 EVENT_FOLDERS = {'train': 'train', 'evaluation': 'training_eval'}
 _TRAINING = 'training'
-# A size of the data, not a result.
+# Sizes of the data, which are no results.
 _NOT_DRAWN = ('tokens',)
 
 
 class Reports:
-  """Takes numbers as they come and shows them everywhere.
+  """Writes values to all reports.
 
-  A context manager: leaving it closes the files and draws the curves.
+  A context manager that closes the files and draws the curves on exit.
   """
 
   def __init__(
@@ -47,9 +48,9 @@ class Reports:
     """Opens or continues the reports of a run.
 
     Args:
-      model_dir: An existing folder.
-      start_step: Step from which training goes on.
-      train_steps: Step at which it will end.
+      model_dir: The folder of the run, which must exist.
+      start_step: The step at which training starts or resumes.
+      train_steps: The last step.
       quiet: Whether to write files only.
     """
     self._folder = Path(model_dir)
@@ -85,19 +86,29 @@ class Reports:
 
   def __exit__(self, *unused: Any) -> None:
     self._progress.stop()
-    self._jsonl.close()
-    for events in self._events.values():
-      events.close()
-    self.draw()
+    # An error, such as that of a full disk, is not replaced by another.
+    with contextlib.suppress(*[OSError] if unused[0] is not None else []):
+      self._jsonl.close()
+      for events in self._events.values():
+        events.close()
+      self.draw()
 
   def note(self, text: str) -> None:
-    """Tells a person something, above the progress bar."""
+    """Prints a message above the progress bar."""
     self._console.print(text, markup=False, highlight=False, soft_wrap=True)
 
-  def train(self, step: int, numbers: Mapping[str, float]) -> None:
-    """Records training numbers; adds steps per second."""
+  def train(
+    self, step: int, numbers: Mapping[str, float], ended: float | None = None
+  ) -> None:
+    """Reports training values and the speed since the last report.
+
+    Args:
+      step: The last step of the interval.
+      numbers: The values.
+      ended: When the device finished that step, by `time.monotonic`; None: now.
+    """
     last_step, last_time = self._last
-    now = time.monotonic()
+    now = time.monotonic() if ended is None else ended
     self._last = (step, now)
     speed = (step - last_step) / max(now - last_time, 1e-9)
     self._write('train', step, {**numbers, 'steps_per_second': speed})
@@ -107,11 +118,11 @@ class Reports:
       self.note(f'step {step}/{self._train_steps}  {shown}')
 
   def evaluation(self, step: int, numbers: Mapping[str, float]) -> None:
-    """Records the evaluators' numbers."""
+    """Reports the values of the evaluators."""
     self._write('evaluation', step, numbers)
     shown = '  '.join(f'{name} {x:.4f}' for name, x in sorted(numbers.items()))
     self.note(f'step {step}  {shown}')
-    # An evaluation is no training time.
+    # Exclude evaluation from the training time.
     self._last = (self._last[0], time.monotonic())
 
   def draw(self) -> None:
@@ -122,18 +133,19 @@ class Reports:
   def _write(self, kind: str, step: int, numbers: Mapping[str, float]) -> None:
     line = {'step': step, 'kind': kind, **numbers}
     self.history.append(line)
-    # JSON has no NaN: a number that is not finite becomes null.
+    # JSON has no NaN: values that are not finite become null.
     plain = {
       key: None if isinstance(x, float) and not math.isfinite(x) else x
       for key, x in line.items()
     }
-    self._jsonl.write(json.dumps(plain) + '\n')
-    self._jsonl.flush()
+    with files.named(self._folder / METRICS_FILE):
+      self._jsonl.write(json.dumps(plain) + '\n')
+      self._jsonl.flush()
     self._events[kind].scalars(step, numbers)
 
 
 class Silence:
-  """Takes the same and shows nothing: the reports of all processes but one."""
+  """Reports nothing: for all processes but the first."""
 
   history: Sequence[Mapping[str, Any]] = ()
 
@@ -146,7 +158,9 @@ class Silence:
   def note(self, text: str) -> None:
     """See `Reports`."""
 
-  def train(self, step: int, numbers: Mapping[str, float]) -> None:
+  def train(
+    self, step: int, numbers: Mapping[str, float], ended: float | None = None
+  ) -> None:
     """See `Reports`."""
 
   def evaluation(self, step: int, numbers: Mapping[str, float]) -> None:
@@ -159,7 +173,7 @@ def open_reports(
   train_steps: int,
   quiet: bool = False,
 ) -> Reports | Silence:
-  """Opens the reports of a run, for which process 0 speaks; see `Reports`."""
+  """Opens `Reports` in process 0 and `Silence` in the others."""
   if not processes.is_first():
     return Silence()
   return Reports(model_dir, start_step, train_steps, quiet)
@@ -169,7 +183,7 @@ class EventFile:
   """TensorBoard scalars, written without TensorFlow."""
 
   def __init__(self, folder: Path, start_step: int):
-    """Starts a new file in `folder`; events past `start_step` are void."""
+    """Starts a new file, which voids earlier events past `start_step`."""
     from tensorboard.compat.proto import event_pb2
     from tensorboard.summary.writer import record_writer
 
@@ -195,19 +209,20 @@ class EventFile:
 
   def _write(self, event: Any) -> None:
     event.wall_time = time.time()
-    self._writer.write(event.SerializeToString())
-    self._stream.flush()
+    with files.named(self._stream.name):
+      self._writer.write(event.SerializeToString())
+      self._stream.flush()
 
 
 def draw_curves(path: Path, history: Sequence[Mapping[str, Any]]) -> None:
-  """Draws the loss, and what the evaluators measured, into a PNG.
+  """Draws the loss and the values of the evaluators into a PNG.
 
-  A quantity that was measured in training and on held-out data is one panel
-  with a curve each.
+  A quantity measured in training and on held-out data has one panel with two
+  curves.
 
   Args:
-    path: The picture, replaced atomically.
-    history: Lines of `metrics.jsonl`.
+    path: The PNG file, replaced atomically.
+    history: The lines of `metrics.jsonl`.
   """
   from matplotlib.backends.backend_agg import FigureCanvasAgg
   from matplotlib.figure import Figure
@@ -236,7 +251,7 @@ def draw_curves(path: Path, history: Sequence[Mapping[str, Any]]) -> None:
     axis.spines[['top', 'right']].set_visible(False)
     if set(curves) - {_TRAINING}:
       axis.legend(fontsize=8, frameon=False)
-  with records.write_atomically(path, 'wb') as stream:
+  with files.write_atomically(path, 'wb') as stream:
     figure.savefig(stream, format='png', dpi=110)
 
 
@@ -256,7 +271,7 @@ def _panels(
     trained = series['train'].get(name)
     curves = {_TRAINING: trained} if trained else {}
     curves = {**curves, **panels.get(name, {})}
-    # A loss of one part only is the same picture under two names.
+    # A loss with one term would be drawn twice under two names.
     if curves and curves not in drawn.values():
       drawn[name] = curves
   return drawn
@@ -276,7 +291,7 @@ def _series(
 
 
 def _keep_until(path: Path, step: int) -> list[dict[str, Any]]:
-  """Drops lines past `step`, and one that was cut off; returns the rest."""
+  """Drops lines past `step` and a truncated line; returns the rest."""
   if not path.is_file():
     return []
   kept = []
@@ -284,9 +299,9 @@ def _keep_until(path: Path, step: int) -> list[dict[str, Any]]:
     try:
       line = json.loads(text)
     except json.JSONDecodeError:
-      continue  # The process was killed while it wrote.
+      continue  # The process was killed while writing.
     if line['step'] <= step:
       kept.append(line)
-  with records.write_atomically(path) as stream:
+  with files.write_atomically(path) as stream:
     stream.writelines(json.dumps(line) + '\n' for line in kept)
   return kept

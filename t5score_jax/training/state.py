@@ -1,8 +1,8 @@
-"""The training state and the one pure function that moves it a step on.
+"""The training state and the pure function that updates it.
 
-`create` makes a state directly where it will live; `make_step` compiles the
+`plan` works out shapes and shardings of a state; `make_step` compiles the
 update: gradients summed over microbatches, clipped, applied, averaged. Not
-here: when steps are taken, saved or reported (`training/loop.py`).
+here: when to take, save and report steps (`training/loop.py`).
 """
 
 from __future__ import annotations
@@ -18,17 +18,24 @@ import optax
 from jax import lax
 from jax.sharding import NamedSharding, PartitionSpec
 
+from t5score_jax.errors import OptionError
 from t5score_jax.training import optimizers, partitioning
 
 PyTree = Any
 Batch = Mapping[str, jax.Array]
-# name -> (sum, weight): sums add up over microbatches, steps and hosts.
+# Name -> (sum, weight), which add up over microbatches, steps and processes.
 Totals = dict[str, tuple[jax.Array, jax.Array]]
+# In the totals of a step: whether its loss is finite.
+FINITE = 'finite_losses'
 
 
 @runtime_checkable
 class Model(Protocol):
-  """What the trunk asks of a model; it never asks which metric it serves."""
+  """A model as the training loop sees it, whatever its metric.
+
+  A model whose loss is not a sum over examples says `WHOLE_BATCH = True`, so
+  that it is not trained in microbatches.
+  """
 
   def init(self, rng: jax.Array) -> PyTree:
     """Returns fresh parameters."""
@@ -39,7 +46,7 @@ class Model(Protocol):
   def loss_fn(
     self, params: PyTree, batch: Batch, rng: jax.Array | None
   ) -> tuple[jax.Array, Mapping[str, Any]]:
-    """Returns a sum of losses and {'weight': its normaliser, 'metrics': ...}.
+    """Returns the sum of losses and {'weight': its normalizer, 'metrics': ...}.
 
     `metrics` is {name: (sum, weight)}. Without `rng` there is no dropout.
     """
@@ -47,10 +54,10 @@ class Model(Protocol):
 
 @flax.struct.dataclass
 class TrainState:
-  """Everything a run has to remember, one pytree.
+  """The whole state of a run, one pytree.
 
   Attributes:
-    step: Updates made, int32 [].
+    step: Number of updates so far, int32 [].
     params: Parameters.
     opt_state: The optimizer's state.
     ema: Exponential moving average of the parameters, or None.
@@ -69,13 +76,12 @@ class TrainState:
 
 @dataclasses.dataclass(frozen=True)
 class StatePlan:
-  """How states of one run are made.
+  """Shapes of the states of one run, and functions that create them.
 
   Attributes:
     shapes: A `TrainState` of `jax.ShapeDtypeStruct`s with shardings.
-    create: Parameters -> a state at step 0 around them (the parameters are
-      given away), on the mesh.
-    init_params: rng -> fresh parameters on the mesh.
+    create: Parameters (donated) -> the state at step 0, on the mesh.
+    init_params: Random key -> initial parameters, on the mesh.
   """
 
   shapes: TrainState
@@ -113,12 +119,10 @@ def plan(
     # Adafactor's means over some dimensions have size 1 there.
     if leaf.ndim != param.ndim:
       return whole
-    places = [*sharding.spec, *[None] * (param.ndim - len(sharding.spec))]
+    axes = [*sharding.spec, *[None] * (param.ndim - len(sharding.spec))]
     kept = [
-      place if ours == theirs else None
-      for place, ours, theirs in zip(
-        places, leaf.shape, param.shape, strict=True
-      )
+      axis if size == full else None
+      for axis, size, full in zip(axes, leaf.shape, param.shape, strict=True)
     ]
     return NamedSharding(partitioner.mesh, PartitionSpec(*kept))
 
@@ -159,12 +163,12 @@ class Step:
   def __call__(
     self, state: TrainState, batches: Batch
   ) -> tuple[TrainState, Totals]:
-    """Takes K steps; the state that is passed in is gone afterwards."""
+    """Takes K steps; `state` is donated."""
     with self.partitioner.context():
       return self.compiled(state, batches)
 
   def trace(self, batch: Mapping[str, jax.ShapeDtypeStruct]) -> Any:
-    """Traces one step (`jax.stages.Traced`) without any array.
+    """Traces one step from shapes; returns a `jax.stages.Traced`.
 
     Args:
       batch: Shapes [B, ...] and dtypes of a batch over all devices.
@@ -189,27 +193,36 @@ def make_step(
 ) -> Step:
   """Compiles (state, batches [K, B, ...]) -> (state, totals over K steps).
 
-  The state is donated: the one passed in is gone afterwards. Dropout depends
-  on the seed and the step alone, so that a resumed run repeats it.
+  The state is donated. Dropout depends only on the seed and the step, so a
+  resumed run repeats it.
 
   Args:
-    model: Gives sums of losses and their weights.
-    optimizer: Turns the gradient of sum / weight into an update.
-    partitioner: Places batches; its mesh is the state's.
-    state_plan: The state's shardings.
-    seed: Of dropout.
-    microbatches: Parts in which a batch is differentiated. The update is
-      that of the whole batch: sums of gradients over sums of weights.
-    ema_decay: Share of the moving average kept a step, if there is one; less
-      in the beginning, min(decay, (1 + step) / (10 + step)).
+    model: The model; its loss is a sum with a weight.
+    optimizer: The optimizer, which gets the gradient of sum / weight.
+    partitioner: The mesh and the sharding of batches.
+    state_plan: The shardings of the state.
+    seed: The seed of dropout.
+    microbatches: Number of parts of a batch to differentiate one after the
+      other. The update is that of the whole batch: the sum of gradients over
+      the sum of weights.
+    ema_decay: Decay of the moving average per step, None for no average; at
+      first it is less: min(decay, (1 + step) / (10 + step)).
+
+  Raises:
+    OptionError: Microbatches of a model whose loss is that of a whole batch.
   """
+  if microbatches > 1 and getattr(model, 'WHOLE_BATCH', False):
+    raise OptionError(
+      f'microbatches = {microbatches}: the loss of a {type(model).__name__} '
+      'compares all examples of a batch with each other; use its own parts'
+    )
 
   def one_step(state: TrainState, batch: Batch) -> tuple[TrainState, Totals]:
     rng = jax.random.fold_in(jax.random.key(seed), state.step)
     gradients, loss, weight, totals = _accumulate(
       model, state.params, batch, rng, microbatches, partitioner
     )
-    # A batch that weighs nothing (no pair to rank) leaves the loss at zero.
+    # A batch of weight 0 (without pairs to rank) has loss 0.
     scale = 1.0 / jnp.where(weight > 0, weight, 1.0)
     gradients = jax.tree.map(lambda g: g * scale, gradients)
     gradients = optimizer.thaw(gradients, state.step)
@@ -229,6 +242,7 @@ def make_step(
     one = jnp.ones(())
     totals = {
       'loss': (loss, weight),
+      FINITE: (jnp.isfinite(loss).astype(jnp.float32), one),
       **totals,
       'gradient_norm': (norm, one),
       'learning_rate': (optimizer.schedule(state.step) * one, one),
@@ -247,6 +261,18 @@ def make_step(
   )
 
   return Step(compiled, partitioner, state_plan)
+
+
+@jax.jit
+def is_finite(state: TrainState) -> jax.Array:
+  """Whether a state can be trained further or exported, bool [].
+
+  All numbers must be finite, and also the squares of the weights: weights of
+  1e20 give no finite loss.
+  """
+  weights = [state.params, state.ema, jax.tree.map(jnp.square, state.params)]
+  leaves = jax.tree.leaves((weights, state.opt_state))
+  return jnp.all(jnp.stack([jnp.all(jnp.isfinite(x)) for x in leaves]))
 
 
 def _norm(tree: PyTree) -> jax.Array:
@@ -277,8 +303,8 @@ def _accumulate(
     return part(batch, rng)
 
   def split(x: jax.Array) -> jax.Array:
-    # [B, ...] -> [M, B / M, ...]; every M-th example together, so that no
-    # example changes its device.
+    # [B, ...] -> [M, B / M, ...]: a microbatch takes every M-th example, so
+    # that examples stay on their devices.
     x = x.reshape(x.shape[0] // microbatches, microbatches, *x.shape[1:])
     return lax.with_sharding_constraint(
       x.swapaxes(0, 1), partitioner.batch_sharding(leading=1)

@@ -1,8 +1,8 @@
-"""When a run is to end before its time: Ctrl-C, SIGTERM, in all processes.
+"""Ends a run early, in all processes, after Ctrl-C or SIGTERM.
 
-The scheduler of a cluster announces that a machine will be taken away by
-SIGTERM, often to one process of many. All must save at the same step, so they
-agree on it between calls to the device. Not here: saving (`training/loop.py`).
+The scheduler of a cluster announces preemption by SIGTERM, often to one process
+of many. All processes must save at the same step, so they agree on it between
+calls to the device. Not here: saving (`training/loop.py`).
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from t5score_jax.runtime import processes
 
-# Reason of an `Outcome` by signal, the one that wins last.
+# `Result.reason` by signal; the last one has priority.
 REASONS = {signal.SIGINT: 'interrupted', signal.SIGTERM: 'preempted'}
 _WORDS = ('', *REASONS.values())
 
@@ -26,13 +26,13 @@ _WORDS = ('', *REASONS.values())
 class Stopping:
   """Turns the first Ctrl-C or SIGTERM into a request to save and end.
 
-  A context manager. The second signal acts as usual. With many processes the
-  request of any is known to all after the same call of `check`, at most two
-  calls later.
+  A context manager. A second signal has its usual effect. With several
+  processes, all see the request of any one after the same call of `check`, at
+  most two calls later.
 
   Attributes:
-    reason: 'interrupted', 'preempted', or '' to go on; changes in `check`
-      alone, and is the same in all processes.
+    reason: 'interrupted', 'preempted', or '' to continue. It changes only in
+      `check` and is the same in all processes.
   """
 
   def __init__(self) -> None:
@@ -46,14 +46,14 @@ class Stopping:
       try:
         self._old[number] = signal.signal(number, self._request)
       except ValueError:
-        break  # Not the main thread: signals are someone else's.
+        break  # Only the main thread can handle signals.
     return self
 
   def __exit__(self, *unused: Any) -> None:
     self._restore()
 
   def check(self) -> bool:
-    """Whether to end now; every process calls it as often as the others."""
+    """Whether to end now; all processes must call it equally often."""
     code = self._code
     if self._agreement is not None:
       code = self._agreement.ask(code)
@@ -72,11 +72,10 @@ class Stopping:
 
 
 class _Agreement:
-  """The largest number that any process gave, one call late.
+  """Computes the maximum over processes, one call late.
 
-  The numbers of a call travel behind its steps on the devices; the answer is
-  read when the next call has been handed over, so that no device waits for a
-  host.
+  The devices reduce the numbers of a call after its steps. The result is read
+  when the next call has been queued, so that no device waits for a host.
   """
 
   def __init__(self) -> None:
@@ -88,7 +87,7 @@ class _Agreement:
     self._waiting: collections.deque[jax.Array] = collections.deque()
 
   def ask(self, number: int) -> int:
-    """Gives this process's number; returns the answer of the last call."""
+    """Submits the number of this process; returns the last call's maximum."""
     own = np.full(1, number, np.int32)
     numbers = jax.make_array_from_callback(
       (self._split.mesh.size,), self._split, lambda index: own

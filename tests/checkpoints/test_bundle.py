@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from t5score_jax.checkpoints import bundle as bundles
+from t5score_jax.checkpoints.weights import CheckpointError
 from t5score_jax.data.vocab import ByteVocabulary
 from tests.conftest import make_bundle
 
@@ -143,7 +144,7 @@ def test_saving_fails_without_a_trace(random_model, tmp_path, monkeypatch):
 
 def test_saving_leaves_other_folders_alone(random_model, tmp_path):
   (tmp_path / 'precious.txt').write_text('x')
-  with pytest.raises(bundles.BundleError, match='not a bundle; it is left'):
+  with pytest.raises(CheckpointError, match='not a bundle; it is left'):
     bundles.save_bundle(tmp_path, random_model)
   assert [p.name for p in tmp_path.iterdir()] == ['precious.txt']
 
@@ -202,7 +203,7 @@ def _shorten(path, keep):
 )
 def test_damage_is_named(copied, damage, message):
   damage(copied)
-  with pytest.raises(bundles.BundleError, match=message):
+  with pytest.raises(CheckpointError, match=message):
     bundles.load_bundle(copied)
 
 
@@ -220,5 +221,5 @@ def test_damage_is_named(copied, damage, message):
 def test_a_config_of_another_model_is_named(copied, field, value, message):
   model = json.loads((copied / 'config.json').read_text())['model']
   _edit(copied, model={**model, field: value})
-  with pytest.raises(bundles.BundleError, match=message):
+  with pytest.raises(CheckpointError, match=message):
     bundles.load_bundle(copied)

@@ -1,12 +1,10 @@
 """`t5score convert`: values stay, folders appear whole, errors are one line."""
 
-import argparse
 import contextlib
 import dataclasses
 import io
 import json
 import os
-import pathlib
 import subprocess
 import sys
 import types
@@ -32,7 +30,7 @@ from t5score_jax.checkpoints import (
   weights,
 )
 from t5score_jax.checkpoints.formats import safetensors_files
-from t5score_jax.commands import convert as command
+from t5score_jax.checkpoints.weights import CheckpointError
 from t5score_jax.data.vocab import ByteVocabulary
 from t5score_jax.nn.t5 import T5Config
 from t5score_jax.training import partitioning
@@ -243,7 +241,7 @@ def test_large_bundles_are_sharded_and_read(t5x_folder, tmp_path):
   loaded = bundles.load_bundle(tmp_path / 'b')
   jax.tree.map(np.testing.assert_array_equal, loaded.params, _params(_CONFIG))
   next((tmp_path / 'b').glob('model-00002-*')).unlink()
-  with pytest.raises(bundles.BundleError, match='model-00002.*no such file'):
+  with pytest.raises(CheckpointError, match='model-00002.*no such file'):
     bundles.load_bundle(tmp_path / 'b')
 
 
@@ -366,15 +364,12 @@ def test_a_model_that_says_what_it_is_keeps_it(
 
 
 def test_formats_are_modules():
-  assert {'bundle', 'orbax', 't5x', 'hf'} <= set(registry.readable())
+  assert registry.readable() == ['bundle', 'hf', 'orbax', 't5x']
   assert set(registry.writable()) < set(registry.readable())
-  folder = pathlib.Path(registry.__file__).parent
-  for name in ('formats/comet', 'native', 'layouts'):
-    defined = 'def open_source(' in (folder / f'{name}.py').read_text()
-    assert (pathlib.Path(name).name in registry.readable()) == defined
   for name in registry.readable():
     module = registry.load(name)
     assert callable(module.open_source) and callable(module.detect)
+    assert hasattr(module, 'write') == (name in registry.writable())
 
 
 def test_unknown_folders_are_not_guessed_at(tmp_path):
@@ -384,7 +379,24 @@ def test_unknown_folders_are_not_guessed_at(tmp_path):
   assert code == 1
   assert 'not a checkpoint of a known format (bundle, ' in err
   code, _, err = _run(tmp_path / 'z', tmp_path / 'y', '--to', 'bundle')
-  assert code == 1 and 'no such file or folder' in err
+  assert code == 1 and "z': there is no such folder" in err
+
+
+@pytest.mark.parametrize(
+  ('name', 'words'),
+  [
+    ('google/mt5-base', 'hf download google/mt5-base'),
+    ('google/byt5-small', 'hf download google/byt5-small'),
+    ('Unbabel/wmt20-comet-da', 'hf download Unbabel/wmt20-comet-da'),
+    ('t5score-tinny', "did you mean 't5score-tiny'?"),
+  ],
+)
+@pytest.mark.parametrize('format_name', ['bundle', 'estimator'])
+def test_unknown_names_are_explained(tmp_path, name, words, format_name):
+  code, _, err = _run(name, tmp_path / 'y', '--to', format_name)
+  assert code == 1 and words in err
+  # Nothing else is advised beside a download.
+  assert ('did you mean' in err) == ('did you' in words)
 
 
 def test_nothing_is_overwritten(t5x_folder, tmp_path):
@@ -425,7 +437,9 @@ def test_a_disk_too_small_is_found_out_before(
   assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize('name', ['bundle', 'orbax'])
+@pytest.mark.parametrize(
+  'name', ['bundle', pytest.param('orbax', marks=pytest.mark.slow)]
+)
 def test_a_disk_that_fills_up_leaves_nothing(t5x_folder, tmp_path, name):
   """A limit on the size of files stands for a full disk."""
   done = subprocess.run(
@@ -464,16 +478,6 @@ def test_chunks_fit_blocks_and_the_limit(data):
   for axis, chunk in enumerate(chunks):
     if chunk < shape[axis] and axis != apart and block == (1,) * len(block):
       assert 2 * nbytes > limit
-
-
-def test_sizes_have_units():
-  assert command._size('5GB') == 5 * 10**9
-  assert command._size('1.5 mb') == 1_500_000
-  assert command._size('7k') == 7000
-  assert command._size('12') == command._size('12B') == 12
-  for text in ('', 'GB', '-1', '0', '5 potatoes'):
-    with pytest.raises(argparse.ArgumentTypeError):
-      command._size(text)
 
 
 # What diffs and lazy arrays do.

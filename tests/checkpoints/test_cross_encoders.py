@@ -7,14 +7,17 @@ import jax
 import numpy as np
 import pytest
 import tiny_encoder
+from flax import traverse_util
 
 import t5score_jax
 from t5score_jax import cli
-from t5score_jax.checkpoints import cross_encoders, kinds
+from t5score_jax.checkpoints import bundle, cross_encoders, kinds, native
 from t5score_jax.checkpoints.formats.huggingface import encoders
+from t5score_jax.checkpoints.weights import CheckpointError
 from t5score_jax.inference import encoding
 from t5score_jax.metrics import registry
 from t5score_jax.nn import cross_encoder
+from t5score_jax.nn.shapes import param_shapes
 
 HYPOTHESES = ['the cat sat', 'a dog ran over the hill .', '', 'green birds']
 REFERENCES = ['a cat sat', 'the dogs ran over', 'the mat', 'the bird , green']
@@ -23,16 +26,14 @@ REFERENCES = ['a cat sat', 'the dogs ran over', 'the mat', 'the bird , green']
 def make(folder, **changes):
   config = dataclasses.replace(tiny_encoder.CONFIG, **changes)
   encoder = encoders.load_encoder(tiny_encoder.make(folder / 'encoder', config))
-  params = cross_encoder.init_params(
-    encoder.config, jax.random.key(2), encoder.params
-  )
+  shapes = param_shapes(cross_encoder.init_params, encoder.config)
+  params = {**shapes, 'encoder': encoder.params}
   rng = np.random.default_rng(2)
   for part in ('pooler', 'output'):
     params[part] = {
       name: rng.normal(size=leaf.shape).astype('f4')
       for name, leaf in params[part].items()
     }
-  params = jax.tree.map(np.asarray, params)
   model = cross_encoders.CrossEncoder(
     encoder.config,
     params,
@@ -144,7 +145,7 @@ def test_wrong_folders(tmp_path, change, words):
   make(tmp_path)
   path = tmp_path / 'm' / 'config.json'
   path.write_text(json.dumps(json.loads(path.read_text()) | change))
-  with pytest.raises(encoders.EncoderError, match=words):
+  with pytest.raises(CheckpointError, match=words):
     cross_encoders.load(tmp_path / 'm')
 
 
@@ -171,7 +172,7 @@ def test_command(folder, tmp_path, capsys):
 
 
 def test_the_embedded_model_is_the_default(folder, monkeypatch):
-  monkeypatch.setattr(kinds, '_PRETRAINED', folder.parent)
+  monkeypatch.setattr(kinds, 'PRETRAINED', folder.parent)
   with pytest.raises(FileNotFoundError, match="no model 'frugalscore-tiny'"):
     registry.load_metric('frugalscore')
   (folder.parent / 'frugalscore-tiny').symlink_to(folder)
@@ -184,3 +185,22 @@ def test_the_embedded_model_is_the_default(folder, monkeypatch):
     assert on_it.name == 'BERTScore'
   finally:
     (folder.parent / 'frugalscore-tiny').unlink()
+
+
+def test_a_cross_encoder_gives_its_encoder_to_another_head(tmp_path):
+  model = make(tmp_path)
+  encoder = {
+    name: jax.ShapeDtypeStruct(array.shape, array.dtype)
+    for name, array in bundle.flatten_names(model.params)
+    if name.startswith('encoder/')
+  }
+  head = {'estimator/dense/bias': jax.ShapeDtypeStruct((2,), np.float32)}
+
+  def opened(shapes):
+    tree = traverse_util.unflatten_dict(shapes, sep='/')
+    return native.open_initial(tmp_path / 'm', tree, '^estimator/')
+
+  assert set(opened(encoder | head)) == set(encoder)
+  assert not opened(head)
+  with pytest.raises(native.CheckpointError, match='unexpected  pooler/bias'):
+    opened(encoder | {'output/bias': jax.ShapeDtypeStruct((1,), np.float32)})

@@ -57,6 +57,32 @@ def test_init_and_rank(table, tmp_path, capsys):
   assert 'leave-one-generator-out' in out and 'overrates' in out
 
 
+def test_a_board_that_lacks_everything_says_what(tmp_path, capsys):
+  (tmp_path / 'in.tsv').write_text('id\tsource\treference\na\tx\ty\n')
+  board = tmp_path / 'b.db'
+  assert _run(capsys, 'init', board, '--inputs', tmp_path / 'in.tsv')[0] == 0
+  code, out, _ = _run(capsys, 'rank', board)
+  assert code == 0
+  for what in ('metric', 'generator', 'human'):
+    assert f'`t5score board add-{what}` adds' in out
+  assert 'overrates' not in out
+
+
+def test_a_metric_is_named_as_for_score(tmp_path, capsys, random_bundle):
+  rows = 'id\tsource\treference\na\tx\tthe cat\nb\tx\ta dog\n'
+  (tmp_path / 'in.tsv').write_text(rows)
+  (tmp_path / 'one.txt').write_text('a cat\nthe dog\n')
+  board = tmp_path / 'b.db'
+  _run(capsys, 'init', board, '--inputs', tmp_path / 'in.tsv')
+  _run(capsys, 'add-generator', board, tmp_path / 'one.txt')
+  for spec in (random_bundle, f't5score={random_bundle}', 'chrf++'):
+    code, out, err = _run(capsys, 'add-metric', board, '--library', spec)
+    assert code == 0, err
+  code, out, _ = _run(capsys, 'rank', board, '--format', 'json')
+  names = {m['name'] for m in json.loads(out)['metrics']}
+  assert names == {random_bundle.name, 't5score', 'chrf++'}
+
+
 def test_ensemble_scores_a_table(table, tmp_path, capsys):
   board = tmp_path / 'b.db'
   _run(capsys, 'init', board, '--scores', table, '--human', 'human')
@@ -96,6 +122,29 @@ def test_the_whole_way(table, tmp_path, capsys):
   assert _run(capsys, 'serve', again, '--revoke', 'ada')[0] == 0
 
 
+def test_boards_without_ranks_say_why(tmp_path, capsys):
+  """No metric yet, then one that is constant; costs are counts."""
+  board, texts = tmp_path / 'b.db', tmp_path / 'texts.txt'
+  inputs = tmp_path / 'inputs.jsonl'
+  inputs.write_text(
+    '{"id": "a", "reference": "x"}\n{"id": "b", "reference": "y"}\n'
+  )
+  texts.write_text('x\ny\n')
+  _run(capsys, 'init', board, '--inputs', inputs)
+  words = ('add-generator', board, texts, '--parameters', '6e7')
+  _, out, _ = _run(capsys, *words, '--name', 'one')
+  assert 'not ranked' in out and ' of ' not in out.partition(',')[0]
+  ratings = tmp_path / 'r.tsv'
+  ratings.write_text('system\tid\tda\none\ta\t1\none\tb\t2\n')
+  _, out, _ = _run(capsys, 'add-human', board, ratings)
+  assert 'None' not in out and 'add-metric' in out
+  _, out, _ = _run(capsys, 'add-metric', board, '--library', 'chrf')
+  assert 'constant' in out
+  _, out, _ = _run(capsys, 'rank', board, '--costs')
+  assert ' 60,000,000' in out and '.000*' not in out.replace('0.000*', '')
+  assert 'warning: a small board, 2 examples' in out
+
+
 @pytest.mark.parametrize(
   ('words', 'message'),
   [
@@ -106,7 +155,8 @@ def test_the_whole_way(table, tmp_path, capsys):
       + ('--ignore', 'm9'),
       "line 1: no column 'm9'",
     ),
-    (('add-metric', 'B', '--library', 'nothing'), "no metric 'nothing'"),
+    (('add-metric', 'B', '--library', 'nothing'), "no model 'nothing'"),
+    (('add-metric', 'B', '--library', 'chfr'), "did you mean 'chrf'?"),
     (('add-metric', 'B', '--library', 'chrf'), 'give a table of scores'),
     (('add-human', 'B', 'none.tsv'), 'none.tsv'),
     (('overrating', 'B', '--role', 'x'), "no human role 'x'"),
@@ -245,19 +295,18 @@ def test_import_keeps_versions_as_they_are(table, tmp_path, capsys):
   assert code == 1 and 'then-02' in err
 
 
-def test_tables_where_the_output_is_ascii(table, tmp_path):
+@pytest.mark.slow
+def test_tables_where_the_output_is_ascii(table, tmp_path, capsys):
   board = tmp_path / 'b.db'
-  for words in (
-    ['init', board, '--scores', table, '--human', 'human'],
-    ['rank', board],
-    ['overrating', board],
-  ):
-    done = subprocess.run(
-      [sys.executable, '-m', 't5score_jax', 'board', *map(str, words)],
-      env={**os.environ, 'PYTHONIOENCODING': 'ascii', 'LC_ALL': 'C'},
-      capture_output=True,
-    )
-    assert done.returncode == 0, done.stderr
+  assert not _run(capsys, 'init', board, '--scores', table, '--human', 'human')[
+    0
+  ]
+  done = subprocess.run(
+    [sys.executable, '-m', 't5score_jax', 'board', 'overrating', str(board)],
+    env={**os.environ, 'PYTHONIOENCODING': 'ascii', 'LC_ALL': 'C'},
+    capture_output=True,
+  )
+  assert done.returncode == 0, done.stderr
   assert ' ±' in done.stdout.decode('utf-8')
   # And where the reader goes away.
   with subprocess.Popen(
@@ -266,8 +315,8 @@ def test_tables_where_the_output_is_ascii(table, tmp_path):
     stderr=subprocess.PIPE,
   ) as process:
     process.stdout.close()
-    said = process.stderr.read()
-  assert process.returncode == 141 and not said
+    errors = process.stderr.read()
+  assert process.returncode == 141 and not errors
 
 
 def test_a_missing_extra_is_named(tmp_path, capsys, monkeypatch):
@@ -290,8 +339,8 @@ def test_help_is_wrapped(subcommand, capsys, monkeypatch):
   # Usage lines are argparse's own.
   assert max(map(len, lines[lines.index('') :])) <= 80
   # No line of a description ends long before the next word would.
-  told = lines[lines.index('') + 1 :]
-  for line, following in itertools.pairwise(told[: told.index('')]):
+  shown = lines[lines.index('') + 1 :]
+  for line, following in itertools.pairwise(shown[: shown.index('')]):
     first = following.split()[0] if following.split() else ''
     if line and first and not line.endswith((':', '.')):
       indent = len(following) - len(following.lstrip())

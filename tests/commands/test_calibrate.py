@@ -263,7 +263,7 @@ def test_a_calibration_stays_unless_it_is_to_be_replaced(
   words += ['--human', 'da', '--quiet']
   assert cli.main(words) == 2
   captured = capsys.readouterr()
-  assert f'there is {path} already: give --overwrite' in captured.err
+  assert f'{path} exists: give --overwrite' in captured.err
   assert path.read_bytes() == before
   assert cli.main([*words, '--overwrite']) == 0
   assert path.read_bytes() != before

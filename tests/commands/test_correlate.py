@@ -60,7 +60,7 @@ def inputs(folder):
 
 
 def test_files_are_joined_by_name_whatever_their_order(folder, inputs, capsys):
-  assert run(*inputs, '--format', 'json') == 0
+  assert run(*inputs, '--table', 'json') == 0
   found = json.loads(capsys.readouterr().out)
   assert found['statistic'] == 'pearson'
   values = {r['metric']: r['value'] for r in found['results']}
@@ -79,7 +79,7 @@ def test_the_table_says_what_it_compared(inputs, capsys):
 
 def test_system_level_and_output_file(folder, inputs, capsys):
   out = folder / 'table.md'
-  code = run(*inputs, '--level', 'system', '--format', 'markdown', '-o', out)
+  code = run(*inputs, '--level', 'system', '--table', 'markdown', '-o', out)
   assert code == 0
   assert capsys.readouterr().out == ''
   assert out.read_text().startswith('| metric')
@@ -121,7 +121,7 @@ def test_columns_can_be_renamed(folder, capsys):
     'mqm',
     '--metrics',
     'm',
-    '--format',
+    '--table',
     'json',
   )
   assert code == 0
@@ -140,14 +140,43 @@ def test_errors_name_file_line_and_field(folder, inputs, capsys):
   bad = folder / 'bad.tsv'
   head = 'lp\tsystem\tsegment\tscore\n'
   bad.write_text(head + 'zh-en\tA\t0\t1.0\nzh-en\tA\t1\tnan\n')
-  said = problem(capsys, *inputs[:1], f'bad={bad}', '--human', 'mqm')
-  assert "bad.tsv, line 3, field 'score'" in said and 'finite' in said
+  message = problem(capsys, *inputs[:1], f'bad={bad}', '--human', 'mqm')
+  assert "bad.tsv, line 3, field 'score'" in message and 'finite' in message
   bad.write_text(head + 'zh-en\tA\t0\t1.0\nzh-en\tA\n')
-  said = problem(capsys, *inputs[:1], f'bad={bad}', '--human', 'mqm')
-  assert 'bad.tsv, line 3' in said and '2 fields' in said
+  message = problem(capsys, *inputs[:1], f'bad={bad}', '--human', 'mqm')
+  assert 'bad.tsv, line 3' in message and '2 fields' in message
   bad.write_text(head + 'zh-en\tA\t0\t1.0\nzh-en\tA\t0\t2.0\n')
-  said = problem(capsys, *inputs[:1], f'bad={bad}', '--human', 'mqm')
-  assert 'bad.tsv, line 3' in said and 'second row' in said
+  message = problem(capsys, *inputs[:1], f'bad={bad}', '--human', 'mqm')
+  assert 'bad.tsv, line 3' in message and 'second row' in message
+
+
+@pytest.mark.parametrize('cell', ['1_0', ' 1', '١', 'nan', '1e999'])
+def test_numbers_are_read_strictly(folder, capsys, cell):
+  path = folder / 'odd.tsv'
+  path.write_text(f'system\tsegment\thuman\tm\nA\t1\t2\t1\nA\t2\t3\t{cell}\n')
+  message = problem(capsys, path, '--human', 'human', '--metrics', 'm')
+  assert "odd.tsv, line 3, field 'm'" in message
+
+
+def test_ranked_pairs_that_contradict_or_repeat_are_noted(folder, capsys):
+  path, pairs = folder / 'scores.tsv', folder / 'pairs.tsv'
+  rows = [f'a-b\t{s}\t{n}\t{v}' for n in '12' for s, v in ('A2', 'B1')]
+  path.write_text('\n'.join(['lp\tsystem\tsegment\tm', *rows]) + '\n')
+  ranked = ['1\tA\tB', '2\tA\tB', '1\tB\tA', '2\tA\tB']
+  lines = ['lp\tsid\tbetter\tworse', *(f'a-b\t{row}' for row in ranked)]
+  arguments = [path, '--metrics', 'm', '--stat', 'darr', '--pairs', pairs]
+  pairs.write_text('\n'.join(lines) + '\n')
+  assert run(*arguments, '--table', 'json') == 0
+  report = json.loads(capsys.readouterr().out)
+  assert report['results'][0]['value'] == 0.5
+  assert [note.partition('pairs.tsv: ')[2] for note in report['notes']] == [
+    '1 ranked pairs contradict earlier ones, the first in line 4; every row'
+    ' counts',
+    '1 ranked pairs repeat earlier ones, the first in line 5; every row counts',
+  ]
+  pairs.write_text('\n'.join(lines[:3]) + '\n')
+  assert run(*arguments) == 0
+  assert 'ranked pairs' not in capsys.readouterr().out
 
 
 def test_missing_entries_stop_unless_intersected(folder, inputs, capsys):
@@ -163,7 +192,7 @@ def test_missing_entries_stop_unless_intersected(folder, inputs, capsys):
 
 
 @pytest.mark.parametrize(
-  'extra, code, said',
+  'extra, code, message',
   [
     # What the files hold.
     (['--human', 'nothing'], 1, "no file has a column 'nothing'"),
@@ -185,7 +214,7 @@ def test_missing_entries_stop_unless_intersected(folder, inputs, capsys):
     (['--top-k', '0'], 2, '2 or more'),
     (['--top-k', ','], 2, '2 or more'),
     (['--top-k', '3,3'], 2, 'comes twice'),
-    (['--plot', 'x.pdf'], 2, 'PNG or SVG'),
+    (['--plot', 'x.gif'], 2, 'x.gif: a picture is'),
     (['--mqm-weights', 'Major:x'], 2, '--mqm-weights is for a table of MQM'),
     (['--test-set', 'x'], 2, "is for WMT's score file, which no file is"),
     (['--by-line'], 2, '--by-line is for'),
@@ -211,8 +240,8 @@ def test_missing_entries_stop_unless_intersected(folder, inputs, capsys):
     (['--report', 'wmt20'], 2, '--human is not for --report wmt20'),
   ],
 )
-def test_contradictions_are_said(inputs, capsys, extra, code, said):
-  assert said in problem(capsys, *inputs, *extra, code=code)
+def test_contradictions_are_usage_errors(inputs, capsys, extra, code, message):
+  assert message in problem(capsys, *inputs, *extra, code=code)
 
 
 def test_a_reader_that_goes_away(inputs):
@@ -221,8 +250,8 @@ def test_a_reader_that_goes_away(inputs):
     [sys.executable, *words], stdout=subprocess.PIPE, stderr=subprocess.PIPE
   ) as process:
     process.stdout.close()
-    said = process.stderr.read()
-  assert process.returncode == 141 and not said
+    message = process.stderr.read()
+  assert process.returncode == 141 and not message
 
 
 def test_human_scores_are_asked_for(inputs, capsys):
@@ -232,36 +261,73 @@ def test_human_scores_are_asked_for(inputs, capsys):
 def test_options_with_an_effect_are_taken(inputs, capsys):
   for extra in (
     ['--stat', 'darr', '--ties', 'neutral', '--min-gap', 1],
-    ['--stat', 'darr', '--min-gap', 1, '--unit', 'pair', '--bootstrap', 20],
+    ['--stat', 'darr', '--min-gap', 1, '--unit', 'pair', '--bootstrap', 100],
     ['--test', 'permutation', '--swap', 'systems', '--permutations', 20],
     ['--quoting', 'none', '--level', 'segment', '--group', 'none'],
-    ['--unsupervised', 'poor', '--bootstrap', 20],
+    ['--unsupervised', 'poor', '--bootstrap', 100],
   ):
     assert run(*inputs, *extra) == 0, capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
-  'extra, said',
+  'extra, message',
   [
     (['--digits', '-1'], 'argument --digits: -1: must be 0 to 17'),
     (['--digits', '18'], 'must be 0 to 17'),
-    (['--bootstrap', '-3'], 'argument --bootstrap: -3: must be at least 0'),
+    (['--bootstrap', '-3'], 'argument --bootstrap: -3: must be 0, or at least'),
     (['--permutations', '0'], 'must be at least 1'),
     (['--seed', '-1'], 'must be at least 0'),
     (['--seed', 'x'], "invalid number value: 'x'"),
   ],
 )
-def test_numbers_out_of_range(inputs, capsys, extra, said):
+def test_numbers_out_of_range(inputs, capsys, extra, message):
   with pytest.raises(SystemExit) as done:
     run(*inputs, *extra)
-  assert done.value.code == 2 and said in capsys.readouterr().err
+  assert done.value.code == 2 and message in capsys.readouterr().err
+
+
+def test_files_may_stand_between_options(folder, capsys):
+  good, poor = (f'{n}={folder / n}.jsonl.gz' for n in ('good', 'poor'))
+  options = '--human', 'mqm', '--bootstrap', 100
+  tables = []
+  for words in (
+    [folder / 'human.tsv', good, poor, *options],
+    [folder / 'human.tsv', *options[:2], good, poor, *options[2:]],
+  ):
+    assert run(*words) == 0
+    tables.append(capsys.readouterr().out)
+  assert tables[0] == tables[1]
+  assert '20 segments are few: bootstrap intervals are too' in tables[0]
+
+
+def _flat(path, segments):
+  rows = [
+    f'{s}\t{n}\t{h}\t.5'
+    for n in range(segments)
+    for h, s in [*enumerate('ABC')]
+  ]
+  path.write_text('\n'.join(['system\tsegment\th\tm', *rows]) + '\n')
+  return [path, '--human', 'h', '--metrics', 'm', '--level', 'system']
+
+
+def test_constant_scores_are_noted_by_every_statistic(tmp_path, capsys):
+  words = _flat(tmp_path / 'flat.tsv', 3)
+  for stat in ('pearson', 'kendall', 'accuracy', 'soft-accuracy'):
+    assert run(*words, '--stat', stat) == 0
+    assert 'scores of m do not vary' in capsys.readouterr().out, stat
+
+
+def test_soft_accuracy_of_one_segment(tmp_path, capsys):
+  words = _flat(tmp_path / 'one.tsv', 1)
+  message = problem(capsys, *words, '--stat', 'soft-accuracy')
+  assert 'permutes segments, and there is only one' in message
 
 
 def test_a_missing_column_is_said_with_those_there_are(folder, capsys):
-  said = problem(
+  message = problem(
     capsys, folder / 'human.tsv', '--human', 'mqm', '--metrics', 'txt'
   )
-  assert "did you mean 'text'? There are: mqm, text" in said
+  assert "did you mean 'text'? There are: mqm, text" in message
 
 
 def test_the_table_stays_if_it_cannot_be_drawn(folder, capsys):
@@ -315,8 +381,8 @@ def test_curves_say_what_they_are_over(folder, capsys):
 def test_files_with_other_keys_cannot_be_joined(folder, inputs, capsys):
   bare = folder / 'bare.tsv'
   bare.write_text('segment\tscore\n1\t2\n')
-  said = problem(capsys, *inputs[:1], f'bare={bare}', '--human', 'mqm')
-  assert 'bare.tsv has segment' in said and '--columns' in said
+  message = problem(capsys, *inputs[:1], f'bare={bare}', '--human', 'mqm')
+  assert 'bare.tsv has segment' in message and '--columns' in message
 
 
 def test_a_missing_file_is_said(folder, capsys):
@@ -336,7 +402,7 @@ def test_pooling_over_language_pairs(folder, capsys):
     for n, (h, m) in enumerate(scored):
       rows.append(f'{pair}\tA\t{n}\t{h}\t{m}')
   path.write_text('\n'.join(rows) + '\n')
-  arguments = [path, '--human', 'human', '--metrics', 'm', '--format', 'json']
+  arguments = [path, '--human', 'human', '--metrics', 'm', '--table', 'json']
   assert run(*arguments, '--by', 'none') == 0
   (row,) = json.loads(capsys.readouterr().out)['results']
   pooled = np.array([*values['zh-en'], *values['de-en']])
@@ -377,20 +443,20 @@ def test_a_file_for_each_language_pair(folder, inputs, capsys):
       folder / f'{pair}.human.tsv',
       f'good={folder / f"{pair}.good.jsonl"}',
     ]
-  options = ['--human', 'mqm', '--format', 'json']
+  options = ['--human', 'mqm', '--table', 'json']
   assert run(*judged, *options) == 0
   rows = json.loads(capsys.readouterr().out)['results']
   columns = ['zh-en', 'de-en', 'en-cs', 'Avg-en', 'Avg-x', 'Avg']
   assert [r['language_pair'] for r in rows] == columns
   assert rows[0]['value'] == pytest.approx(rows[2]['value'])
-  # A language pair that nobody judged is left out, and said.
+  # A language pair that nobody judged is left out, and message.
   (folder / 'en-cs.human.tsv').unlink()
   rest = [a for a in judged if not str(a).endswith('en-cs.human.tsv')]
   assert run(*rest, '--human', 'mqm') == 0
   assert 'without human judgments: en-cs' in capsys.readouterr().out
   twice = f'good={folder / "good.jsonl.gz"}'
-  said = problem(capsys, *rest, twice, *options)
-  assert 'good.jsonl.gz, line 1' in said and 'NAME=FILE' in said
+  message = problem(capsys, *rest, twice, *options)
+  assert 'good.jsonl.gz, line 1' in message and 'NAME=FILE' in message
 
 
 def test_an_output_that_is_an_input_is_refused(folder, inputs, capsys):
@@ -402,3 +468,22 @@ def test_an_output_that_is_an_input_is_refused(folder, inputs, capsys):
   assert run(*inputs, '--plot', folder / 'link.png') == 2
   assert '--plot' in capsys.readouterr().err
   assert path.read_bytes() == before
+
+
+def test_files_without_segments_are_joined_row_by_row(tmp_path, capsys):
+  human = [3, 1, 2, 5, 4, 9]
+  for name, key, values in (
+    ('human', 'rating', human),
+    ('ours', 'score', [2 * x for x in human]),
+    ('short', 'score', human[:-1]),
+  ):
+    lines = [json.dumps({'system': 'A', key: value}) for value in values]
+    (tmp_path / f'{name}.jsonl').write_text('\n'.join(lines))
+  files = [tmp_path / 'human.jsonl', f'm={tmp_path / "ours.jsonl"}']
+  assert run(*files, '--human', 'rating', '--table', 'json') == 0
+  printed = capsys.readouterr().out
+  assert '1.0' in printed and 'joined by their number' in printed
+  files[1] = f'm={tmp_path / "short.jsonl"}'
+  assert run(*files, '--human', 'rating') == 1
+  message = capsys.readouterr().err
+  assert '6 rows' in message and '5 rows' in message

@@ -9,12 +9,13 @@ import pytest
 import rated_corpus
 import scipy.stats
 import tiny_encoder
+import tiny_regressor
 
 from t5score_jax import cli
 from t5score_jax.checkpoints import bundle as bundles
 from t5score_jax.checkpoints import regressors
 from t5score_jax.checkpoints.formats.huggingface import encoders
-from t5score_jax.data import instances, records
+from t5score_jax.data import files, instances, records
 from t5score_jax.evaluation import dimensions
 from t5score_jax.fitting import crossvalidation, text_cache
 from t5score_jax.inference import prediction
@@ -92,8 +93,8 @@ def _check_predictions(place, name):
       assert row['coherence'] == pytest.approx(segment.ratings['coherence'])
       if row['fold'] == fold:
         documents.setdefault(fold, set()).add(row['document'])
-        said = [row['predicted_coherence'], row['predicted_fluency']]
-        np.testing.assert_allclose(said, values, atol=1e-4)
+        shown = [row['predicted_coherence'], row['predicted_fluency']]
+        np.testing.assert_allclose(shown, values, atol=1e-4)
   expected = instances.folds('abcdef', 3)
   assert [documents[n] for n in (1, 2, 3)] == [set(f.test) for f in expected]
   for number, fold in enumerate(expected, 1):
@@ -121,13 +122,13 @@ def test_ratings_are_learned_standardized_and_said_as_they_are(place, base):
   stored = np.load(work / 'fold_2' / 'train' / 'ratings.npy')
   expected = (raw - np.nanmean(raw, 0)) / np.nanstd(raw, 0)
   np.testing.assert_allclose(stored, expected, atol=1e-5)
-  said = np.array(
+  shown = np.array(
     [
       [r['predicted_coherence'], r['predicted_fluency']]
       for r in place.rows('base')
     ]
   )
-  assert np.abs(said - 3.4).max() < 3 and np.abs(said.mean() - 3.4) < 1
+  assert np.abs(shown - 3.4).max() < 3 and np.abs(shown.mean() - 3.4) < 1
 
 
 def test_the_table_is_kendall_of_systems_means(place, base):
@@ -161,8 +162,8 @@ def test_other_data_are_judged_by_every_model(place, base):
   taus = []
   for fold in (1, 2, 3):
     for n, name in enumerate(('coherence', 'fluency')):
-      said = [row[f'predicted_{name}@{fold}'] for row in rows]
-      np.testing.assert_allclose(said, values[fold - 1, :, n], atol=1e-4)
+      shown = [row[f'predicted_{name}@{fold}'] for row in rows]
+      np.testing.assert_allclose(shown, values[fold - 1, :, n], atol=1e-4)
     # Both outputs against the one rating that is known there.
     found, systems = dimensions.system_kendall(
       judged, ['coherence'], values[fold - 1]
@@ -180,6 +181,7 @@ def test_other_data_are_judged_by_every_model(place, base):
   )
 
 
+@pytest.mark.slow
 def test_a_run_that_was_stopped_goes_on(place, base, monkeypatch, capsys):
   arguments = ['--gin.STANDARDIZED=True']
   checks = []
@@ -361,7 +363,7 @@ def test_kendall_needs_systems_and_ratings():
 
 @pytest.mark.filterwarnings('error')
 def test_what_does_not_vary_is_noted():
-  def said(ratings, predictions):
+  def shown(ratings, predictions):
     notes = []
     segments = [
       records.Segment('h', system=s, ratings={'x': r} if r is not None else {})
@@ -372,17 +374,17 @@ def test_what_does_not_vary_is_noted():
     assert found.tolist() == [0]
     return notes
 
-  assert said([1, 1, 1], [1.0, 2.0, 3.0]) == [
+  assert shown([1, 1, 1], [1.0, 2.0, 3.0]) == [
     "x: systems' mean ratings do not vary, so that tau is given as 0"
   ]
-  assert 'mean predictions do not' in said([1, 2, 3], [1.0, 1.0, 1.0])[0]
-  assert said([1], [1.0]) == ['x: 1 rated system, so that tau is given as 0']
-  assert '1 rated system,' in said([1, None, None], [1.0, 2.0, 3.0])[1]
-  assert said([None], [1.0])[1][:18] == 'x: 0 rated systems'
+  assert 'mean predictions do not' in shown([1, 2, 3], [1.0, 1.0, 1.0])[0]
+  assert shown([1], [1.0]) == ['x: 1 rated system, so that tau is given as 0']
+  assert '1 rated system,' in shown([1, None, None], [1.0, 2.0, 3.0])[1]
+  assert shown([None], [1.0])[1][:18] == 'x: 0 rated systems'
 
 
 def test_a_segment_needs_its_system():
-  with pytest.raises(records.RecordError, match='system'):
+  with pytest.raises(files.RecordError, match='system'):
     dimensions.system_kendall([records.Segment('h')], ['x'], np.zeros((1, 1)))
 
 
@@ -391,7 +393,7 @@ def test_a_model_to_start_from_may_be_an_estimator(tmp_path):
   from t5score_jax.nn import heads
 
   config = heads.RegressorConfig(encoder.config, hidden_sizes=(4,))
-  params = heads.init_params(config, jax.random.key(0), encoder.params)
+  params = tiny_regressor.params(config) | {'encoder': encoder.params}
   regressors.save(
     regressors.Regressor(config, params, encoder.tokenizer), tmp_path / 'comet'
   )

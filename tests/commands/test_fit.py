@@ -1,5 +1,6 @@
 """`t5score fit`, whole, on a made-up corpus and a tiny encoder."""
 
+import dataclasses
 import io
 import json
 import re
@@ -78,6 +79,7 @@ def fitted(place):
   return place.params('one/model')
 
 
+@pytest.mark.slow
 def test_it_is_the_model_of_a_fold_of_the_same_documents(place, fitted, capsys):
   arguments = [
     *(f'--gin_file={place.folder}/comes_head.gin', '--quiet', '--folds', 3),
@@ -102,19 +104,25 @@ def test_again_it_trains_nothing(place, fitted, capsys):
   assert place.run('one', STANDARDIZED) == 0
   assert file.stat().st_mtime_ns == before
   # 2 documents x 3 systems x 2 experts x 2 references.
-  said = capsys.readouterr().out
+  shown = capsys.readouterr().out
   assert 'coherence, fluency, trained on 24 instances, validated on 24' in (
-    said
+    shown
   )
 
 
 def test_what_is_said_of_the_choice_is_the_checkpoint_s(place, capsys):
-  assert place.run('said', STANDARDIZED, '--gin.EVAL_EPOCHS=0.34') == 0
-  line = capsys.readouterr().out.splitlines()[1]
+  # Enough steps, so that there is no note.
+  more = ('--gin.EPOCHS=7', '--gin.PATIENCE=None')
+  assert place.run('chosen_step', STANDARDIZED, *more) == 0
+  printed = capsys.readouterr().out
+  assert 'note' not in printed
+  line = printed.splitlines()[1]
   step, pearson = re.search(
     r'step (\d+): .*validation/pearson (-?[\d.]+)', line
   ).groups()
-  log = (place.folder / 'said/run/metrics.jsonl').read_text().splitlines()
+  log = (
+    (place.folder / 'chosen_step/run/metrics.jsonl').read_text().splitlines()
+  )
   seen = {
     line['step']: line['validation/pearson']
     for line in map(json.loads, log)
@@ -124,12 +132,18 @@ def test_what_is_said_of_the_choice_is_the_checkpoint_s(place, capsys):
   assert float(pearson) == pytest.approx(seen[int(step)], abs=5e-5)
 
 
-def test_a_path_that_the_locale_cannot_write_is_printed(place, monkeypatch):
+def test_few_steps_are_noted_and_a_path_is_printed_in_any_locale(
+  place, monkeypatch
+):
   stream = io.TextIOWrapper(io.BytesIO(), encoding='ascii')
   monkeypatch.setattr(sys, 'stdout', stream)
   assert place.run('größe', '--gin.EPOCHS=1') == 0
   stream.flush()
-  assert 'größe/model' in stream.buffer.getvalue().decode('utf-8')
+  printed = stream.buffer.getvalue().decode('utf-8')
+  assert 'größe/model' in printed
+  last = printed.splitlines()[-1]
+  # 24 instances in batches of 8.
+  assert last.startswith('note: only 3 steps of 8 instances, 1.0 epochs of 24')
 
 
 def test_a_share_of_the_documents_is_chosen_by(place, capsys):
@@ -175,10 +189,14 @@ def test_held_out():
 @pytest.mark.parametrize(
   'run', ['comes_head', pytest.param('comes', marks=pytest.mark.slow)]
 )
-def test_the_command_that_is_prepared_trains_the_same(place, capsys, run):
+def test_the_command_that_is_prepared_trains_the_same(
+  place, fitted, capsys, run
+):
   """As many hosts do it: prepared here, trained there, put together here."""
-  more = ['--gin.EPOCHS=1', STANDARDIZED]
-  assert place.run(f'direct_{run}', *more, run=run) == 0
+  more = [STANDARDIZED]
+  if run == 'comes':
+    assert place.run('direct', *more, run=run) == 0
+    fitted = place.params('direct/model')
   capsys.readouterr()
   assert place.run(f'apart_{run}', *more, '--prepare', run=run) == 0
   words = shlex.split(capsys.readouterr().out)
@@ -186,15 +204,17 @@ def test_the_command_that_is_prepared_trains_the_same(place, capsys, run):
   assert not (place.folder / f'apart_{run}' / 'run').exists()
   assert cli.main([*words[1:], '--quiet']) == 0
   assert place.run(f'apart_{run}', *more, run=run) == 0
-  _same(place.params(f'direct_{run}/model'), place.params(f'apart_{run}/model'))
+  _same(fitted, place.params(f'apart_{run}/model'))
 
 
-def test_an_estimator_with_one_output_is_gone_on_from(place, capsys):
+def test_an_estimator_with_one_output_is_gone_on_from(place, fitted):
   """COMES_MT (section 3): each output begins as the single one."""
-  ratings = ('--ratings', 'coherence')
-  single = '--gin.OUTPUTS=("score",)'
-  assert place.run('single', single, '--gin.EPOCHS=1', ratings=ratings) == 0
-  capsys.readouterr()
+  single = regressors.load(place.folder / 'one/model')
+  config = dataclasses.replace(single.config, outputs=('score',))
+  last = single.params['estimator']['layers_1']
+  last.update({name: array[..., :1] for name, array in last.items()})
+  single = dataclasses.replace(single, config=config)
+  regressors.save(single, place.folder / 'single/model')
   path = f"--gin.ENCODER_PATH='{place.folder / 'single' / 'model'}'"
   still = '--gin.LEARNING_RATE=0.0'
   assert place.run('widened', path, still, '--gin.EPOCHS=1') == 0
@@ -243,7 +263,8 @@ def test_the_whole_network_is_tuned_after_its_head(place, capsys):
      'configuration: .*RANDOM_SEED = 3'),
     (['--validation', 'rated.jsonl', '--work', 'one'], 2,
      'records: the contents'),
-    (['--ratings', 'coherence', '--work', 'e1'], 2, '2 outputs .*1 ratings'),
+    (['--ratings', 'coherence', '--work', 'e1'], 2,
+     r'2 outputs .*1 ratings .*--gin.OUTPUTS="\(.coherence.,\)"'),
     (['--ratings', 'a,b', '--work', 'e2'], 1, "no column 'a'"),
     (['--validation', 'rated.jsonl', 'where:system=none', '--work', 'e4'], 1,
      'no row matches where:system=none'),
@@ -268,8 +289,8 @@ def test_errors_are_one_line(
 def test_ratings_to_choose_by_are_needed(place, capsys):
   _write_unrated(place.folder)
   assert place.run('e3', chosen='unrated') == 1
-  said = "unrated.jsonl, field 'coherence': no record has a rating"
-  assert said in capsys.readouterr().err
+  shown = "unrated.jsonl, field 'coherence': no record has a rating"
+  assert shown in capsys.readouterr().err
 
 
 def test_a_share_needs_documents(place, capsys, monkeypatch):
@@ -281,8 +302,10 @@ def test_a_share_needs_documents(place, capsys, monkeypatch):
       out.write(json.dumps(row) + '\n')
   given = ['--gin_file=comes_head.gin', '--input', 'bare.jsonl', *RATINGS]
   given += ['--validation-share', '.2', '--work', 'e8']
-  assert cli.main(['fit', *map(str, given)]) == 1
-  assert 'there is no document to divide by' in capsys.readouterr().err
+  assert cli.main(['fit', *map(str, [*given, '--by', 'document'])]) == 1
+  error = capsys.readouterr().err
+  assert 'there is no document to divide by' in error
+  assert '--by' in error and 'source' in error
   given[-3] = '1.5'
   assert cli.main(['fit', *map(str, [*given, '--by', 'source'])]) == 2
   assert 'share 1.5: must lie between' in capsys.readouterr().err

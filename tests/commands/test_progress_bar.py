@@ -11,19 +11,15 @@ class _Terminal(io.StringIO):
     return True
 
 
-def test_a_bar_goes_with_its_work_and_comes_with_the_next(monkeypatch):
+def test_a_bar_shows_each_work_and_leaves_nothing(monkeypatch):
   stream = _Terminal()
   monkeypatch.setattr(sys, 'stderr', stream)
   monkeypatch.setattr(_score_output, '_LONG_WORK', 0.0)
   monkeypatch.setenv('TERM', 'xterm')
-  bar = _score_output.Bar('encoding', quiet=False)
-  with bar as told:
+  with _score_output.bar('encoding', quiet=False) as advance:
     for total in (3, 5):
-      told(1, total)
-      assert bar._bar is not None and f'/{total}' in stream.getvalue()
-      told(total, total)
-      assert bar._bar is None
-    told(1, 2)
-  assert bar._bar is None
-  with _score_output.Bar('encoding', quiet=True) as told:
-    assert told is None
+      advance(1, total)
+      assert f'/{total}' in stream.getvalue()
+      advance(total, total)
+  with _score_output.bar('encoding', quiet=True) as advance:
+    assert advance is None

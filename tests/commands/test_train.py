@@ -16,7 +16,7 @@ from t5score_jax.commands import _gin
 
 ROOT = Path(__file__).resolve().parents[2]
 
-# Trains the linear model through the same trunk and macros as the real ones.
+# Trains the linear model by the same loop and macros as the real ones.
 _GIN = """
 from __gin__ import dynamic_registration
 
@@ -36,7 +36,7 @@ datasets.ArrayDataset:
 OPTIMIZER = @optimizers.adamw()
 BATCH_SIZE = 8
 LEARNING_RATE = 0.01
-loop.Cadence.log_every = 1
+loop.Intervals.log_every = 1
 """
 
 
@@ -61,27 +61,29 @@ def _train(gin_file, folder, *more, steps=4):
   )
 
 
-def _told(capsys):
+def _error(capsys):
   """What was printed to stderr: one error, without a traceback."""
-  told = capsys.readouterr().err
-  assert told.startswith('t5score train: '), told
-  assert told.count('\n') == 1 or 'do not fit' in told or 'does not fit' in told
-  assert 'In call to configurable' not in told
-  return told
+  shown = capsys.readouterr().err
+  assert shown.startswith('t5score train: '), shown
+  assert (
+    shown.count('\n') == 1 or 'do not fit' in shown or 'does not fit' in shown
+  )
+  assert 'In call to configurable' not in shown
+  return shown
 
 
 def test_trains_and_records_its_configuration(tmp_path, gin_file, capsys):
   assert _train(gin_file, tmp_path / 'run') == 0
-  told = capsys.readouterr().err
-  assert 'training starts, to step 4; 162 parameters' in told
-  assert 'step 4/4  loss' in told and 'finished at step 4' in told
+  shown = capsys.readouterr().err
+  assert 'training starts, to step 4; 162 parameters' in shown
+  assert 'step 4/4  loss' in shown and 'finished at step 4' in shown
   config = (tmp_path / 'run' / 'config.gin').read_text()
   assert re.search(r'^TRAIN_STEPS = 4$', config, re.M)
   assert re.search(r'^LEARNING_RATE = 0.01$', config, re.M)
   # What was written is itself a configuration, and means the same.
   (tmp_path / 'again.gin').write_text(config)
-  told = f"--gin.MODEL_DIR='{tmp_path}/b'"
-  assert _run(f'--gin_file={tmp_path}/again.gin', told, '--quiet') == 0
+  shown = f"--gin.MODEL_DIR='{tmp_path}/b'"
+  assert _run(f'--gin_file={tmp_path}/again.gin', shown, '--quiet') == 0
   assert capsys.readouterr().err == ''
   names = ('run', 'b')
   one, other = (
@@ -106,7 +108,7 @@ def test_flags_may_name_what_files_import(tmp_path, gin_file):
   flags = (
     '--gin.OPTIMIZER=@optimizers.adafactor()',
     '--gin.SCHEDULE=@optimizers.inverse_sqrt()',
-    '--gin.loop.Cadence.log_every=2',
+    '--gin.loop.Intervals.log_every=2',
   )
   assert _train(gin_file, tmp_path / 'run', *flags, '--quiet') == 0
   config = (tmp_path / 'run' / 'config.gin').read_text()
@@ -124,8 +126,8 @@ def test_gin_search_paths(tmp_path, gin_file, monkeypatch):
 
 def test_dry_run(tmp_path, gin_file, capsys):
   assert _train(gin_file, tmp_path / 'run', '--dry_run') == 0
-  told = capsys.readouterr().out
-  assert 'parameters: 162' in told and 'mlp/wi/kernel' in told
+  shown = capsys.readouterr().out
+  assert 'parameters: 162' in shown and 'mlp/wi/kernel' in shown
   assert not (tmp_path / 'run').exists()
 
 
@@ -142,15 +144,15 @@ def test_dry_run_of_a_real_network(tmp_path, capsys):
     '--gin.TRAIN_STEPS=10',
     '--dry_run',
   )
-  told = capsys.readouterr()
-  assert code == 0, told.err
-  assert 'parameters: 222,208' in told.out
+  shown = capsys.readouterr()
+  assert code == 0, shown.err
+  assert 'parameters: 222,208' in shown.out
   assert re.search(
     r"^token_embedder/embedding +\(384, 64\) +\('model',\)",
-    told.out,
+    shown.out,
     re.M,
   )
-  assert re.search(r'^hypothesis_tokens +\(8, 4, 6\) +int32', told.out, re.M)
+  assert re.search(r'^hypothesis_tokens +\(8, 4, 6\) +int32', shown.out, re.M)
 
 
 def test_interrupted(tmp_path, gin_file):
@@ -176,25 +178,25 @@ fake_training.InterruptedDataset:
 
 def test_no_configuration(capsys):
   assert _run() == 2
-  assert 'at least one --gin_file' in _told(capsys)
+  assert 'at least one --gin_file' in _error(capsys)
 
 
 def test_missing_gin_file(tmp_path, capsys):
   assert _train('runs/no_such.gin', tmp_path / 'run') == 2
-  assert 'runs/no_such.gin' in _told(capsys)
+  assert 'runs/no_such.gin' in _error(capsys)
 
 
 def test_gin_file_that_includes_a_missing_one(tmp_path, capsys):
   (tmp_path / 'a.gin').write_text("include 'runs/tarin.gin'\n")
   assert _train(tmp_path / 'a.gin', tmp_path / 'run') == 2
-  told = _told(capsys)
-  assert 'no gin file runs/tarin.gin' in told and 'a.gin' in told
+  shown = _error(capsys)
+  assert 'no gin file runs/tarin.gin' in shown and 'a.gin' in shown
 
 
 def test_missing_search_path(tmp_path, gin_file, capsys):
   path = f'--gin_search_paths={tmp_path / "nothing"}'
   assert _train(gin_file, tmp_path / 'run', path) == 2
-  assert f'no folder {tmp_path / "nothing"}' in _told(capsys)
+  assert f'no folder {tmp_path / "nothing"}' in _error(capsys)
 
 
 @pytest.mark.parametrize(
@@ -206,7 +208,7 @@ def test_missing_search_path(tmp_path, gin_file, capsys):
     ('import no_such_module', "'no_such_module'"),
     ('A = = 1', 'line'),
     (
-      'loop.Cadence.log_every = 0',
+      'loop.Intervals.log_every = 0',
       'log_every = 0: must be',
     ),
     ("optimizers.adamw.clip = 'x'", "'clip'"),
@@ -216,7 +218,7 @@ def test_missing_search_path(tmp_path, gin_file, capsys):
 def test_wrong_gin_file(tmp_path, gin_file, capsys, text, words):
   gin_file.write_text(gin_file.read_text() + '\n' + text + '\n')
   assert _train(gin_file, tmp_path / 'run') == 2
-  assert words in _told(capsys)
+  assert words in _error(capsys)
   assert not (tmp_path / 'run').exists()
 
 
@@ -247,7 +249,7 @@ def test_wrong_gin_file(tmp_path, gin_file, capsys, text, words):
 )
 def test_wrong_flag(tmp_path, gin_file, capsys, flag, words):
   assert _train(gin_file, tmp_path / 'run', flag) == 2
-  assert words in _told(capsys)
+  assert words in _error(capsys)
   assert not (tmp_path / 'run').exists()
 
 
@@ -263,13 +265,13 @@ def test_wrong_flag(tmp_path, gin_file, capsys, flag, words):
       '--gin.BATCH_SIZE=-4',
       'batch_size = -4: must be',
     ),
-    ("--gin.loop.Cadence.save_every='x'", "save_every = 'x': must be"),
+    ("--gin.loop.Intervals.save_every='x'", "save_every = 'x': must be"),
     ("--gin.optimizers.adamw.frozen={'a': 'x'}", 'adamw: '),
   ],
 )
 def test_wrong_values_are_named(tmp_path, gin_file, capsys, flag, words):
   assert _train(gin_file, tmp_path / 'run', flag) in (1, 2)
-  assert words in _told(capsys)
+  assert words in _error(capsys)
   assert not (tmp_path / 'run').exists()
 
 
@@ -277,12 +279,12 @@ def test_gin_files_that_include_themselves(tmp_path, gin_file, capsys):
   (tmp_path / 'a.gin').write_text("# include 'a.gin'\ninclude 'a.gin'\n")
   path = f'--gin_search_paths={tmp_path}'
   assert _train('a.gin', tmp_path / 'run', path) == 2
-  assert _told(capsys).endswith('/a.gin includes itself\n')
+  assert _error(capsys).endswith('/a.gin includes itself\n')
   for one, other in ('bc', 'cb'):
     (tmp_path / f'{one}.gin').write_text(f"include '{other}.gin'\n")
   assert _train('b.gin', tmp_path / 'run', path) == 2
-  told = _told(capsys)
-  assert told.endswith('/c.gin, which includes ' + str(tmp_path / 'b.gin\n'))
+  shown = _error(capsys)
+  assert shown.endswith('/c.gin, which includes ' + str(tmp_path / 'b.gin\n'))
   # Twice beside each other is no circle.
   (tmp_path / 'd.gin').write_text('RANDOM_SEED = 1\n')
   gin_file.write_text(gin_file.read_text() + "include 'd.gin'\n" * 2)
@@ -293,8 +295,9 @@ def test_a_missing_extra_is_named(tmp_path, gin_file, capsys, monkeypatch):
   monkeypatch.setitem(sys.modules, 'seqio', None)
   gin_file.write_text('import seqio\n' + gin_file.read_text())
   assert _train(gin_file, tmp_path / 'run') == 2
-  told = _told(capsys)
-  assert "pip install 't5score-jax[train]' installs it" in told
+  shown = _error(capsys)
+  assert "pip install 't5score-jax[train]' installs it" in shown
+  assert '/' not in shown
 
 
 def test_misspelt_macros_are_found_before_anything_is_imported(
@@ -302,9 +305,10 @@ def test_misspelt_macros_are_found_before_anything_is_imported(
 ):
   gin_file.write_text('import no_such_module\n' + gin_file.read_text())
   assert _train(gin_file, tmp_path / 'run', '--gin.TRAIN_STEP=3') == 2
-  assert 'did you mean TRAIN_STEPS?' in _told(capsys)
+  assert 'did you mean TRAIN_STEPS?' in _error(capsys)
 
 
+@pytest.mark.slow
 def test_tensorflow_is_not_heard(tmp_path):
   environment = {k: v for k, v in os.environ.items() if 'TF_CPP' not in k}
   done = subprocess.run(
@@ -335,13 +339,22 @@ def test_what_else_is_written_while_tensorflow_comes_is_kept():
     "  print('kept', file=sys.stderr)\n"
     "print('after', file=sys.stderr)\n"
   )
-  for variable, expected in (
-    ({}, 'kept\nafter\n'),
-    ({'TF_CPP_MIN_LOG_LEVEL': '0'}, chatter + 'kept\nafter\n'),
+  for first, variable, expected in (
+    ('', {}, 'kept\nafter\n'),
+    # Which sets the variable.
+    ('import jax\n', {}, 'kept\nafter\n'),
+    # An earlier block, in which nothing imports TensorFlow.
+    (
+      'from t5score_jax.runtime import tensorflow_settings as first\n'
+      'with first.quietly():\n  pass\n',
+      {},
+      'kept\nafter\n',
+    ),
+    ('', {'TF_CPP_MIN_LOG_LEVEL': '0'}, chatter + 'kept\nafter\n'),
   ):
     environment = {k: v for k, v in os.environ.items() if 'TF_CPP' not in k}
     done = subprocess.run(
-      [sys.executable, '-c', code],
+      [sys.executable, '-c', first + code],
       env={**environment, **variable},
       capture_output=True,
       text=True,
@@ -352,69 +365,90 @@ def test_what_else_is_written_while_tensorflow_comes_is_kept():
 
 def test_macro_without_a_value(tmp_path, gin_file, capsys):
   assert _run(f'--gin_file={gin_file}', '--gin.TRAIN_STEPS=3') == 2
-  assert _told(capsys) == (
+  assert _error(capsys) == (
     't5score train: MODEL_DIR has no value: give --gin.MODEL_DIR=VALUE\n'
   )
 
 
-def test_missing_initial_checkpoint(tmp_path, gin_file, capsys):
-  flag = f"--gin.INITIAL_CHECKPOINT_PATH='{tmp_path}/nothing'"
+@pytest.mark.parametrize(
+  ('path', 'message'),
+  [
+    ('nothing', "no model 'nothing'"),
+    ('t5score-tinny', "did you mean 't5score-tiny'?"),
+    ('t5score-tiny', 'do not fit this model'),
+  ],
+)
+def test_initial_weights_that_cannot_be_used_leave_no_folder(
+  tmp_path, gin_file, path, message, capsys
+):
+  flag = f"--gin.INITIAL_CHECKPOINT_PATH='{path}'"
   assert _train(gin_file, tmp_path / 'run', flag) == 1
-  assert f'{tmp_path}/nothing: no such file or folder' in _told(capsys)
+  assert message in _error(capsys)
+  assert not (tmp_path / 'run').exists()
+
+
+def test_a_missing_vocabulary_names_what_can_be_given(
+  tmp_path, gin_file, capsys
+):
+  flag = "--gin.VOCABULARY='t5score-tinny'"
+  assert _train(gin_file, tmp_path / 'run', flag) in (1, 2)
+  error = _error(capsys)
+  assert "'t5score-tinny'" in error and 't5score-tiny' in error
+  assert not (tmp_path / 'run').exists()
 
 
 def test_model_dir_of_another_model(tmp_path, gin_file, capsys):
   assert _train(gin_file, tmp_path / 'run', '--quiet') == 0
   flag = '--gin.fake_training.LinearModel.hidden=24'
   assert _train(gin_file, tmp_path / 'run', flag, steps=8) == 1
-  told = _told(capsys)
-  assert 'params/mlp/wi/kernel [8, 16], expected [8, 24]' in told
+  shown = _error(capsys)
+  assert 'params/mlp/wi/kernel [8, 16], expected [8, 24]' in shown
 
 
 def test_multiplier_of_no_parameter(tmp_path, gin_file, capsys):
   flag = "--gin.optimizers.adamw.multipliers={'decoder': 0.5}"
   assert _train(gin_file, tmp_path / 'run', flag) == 1
-  assert "['decoder'] match no parameter" in _told(capsys)
+  assert "['decoder'] match no parameter" in _error(capsys)
 
 
 def test_missing_data(tmp_path, gin_file, capsys):
   flag = f"--gin.datasets.ArrayDataset.path='{tmp_path}/nothing'"
   assert _train(gin_file, tmp_path / 'run', flag) == 1
-  assert 'no such folder of .npy arrays' in _told(capsys)
+  assert 'no such folder of .npy arrays' in _error(capsys)
   assert not (tmp_path / 'run').exists()
 
 
 def test_loss_that_explodes(tmp_path, gin_file, capsys):
   flag = '--gin.LEARNING_RATE=1e30'
   assert _train(gin_file, tmp_path / 'run', flag, '--quiet', steps=20) == 1
-  assert 'Try a lower learning rate' in _told(capsys)
+  assert 'Try a lower learning rate' in _error(capsys)
 
 
 def test_help_is_complete(capsys):
   with pytest.raises(SystemExit) as stopped:
     _run('--help')
   assert stopped.value.code == 0
-  told = capsys.readouterr().out
+  shown = capsys.readouterr().out
   for flag in (
     *('--gin_file', '--gin.NAME', '--gin_search_paths', '--run_mode'),
     *('--dry_run', '--quiet', 'exit code', '130', '75'),
     *('--coordinator_address', '--process_count', '--process_index'),
   ):
-    assert flag in told
+    assert flag in shown
   # Every macro that the shared files read is explained.
   config = ''.join(
     (ROOT / 'gin_configs' / 'runs' / name).read_text()
     for name in ('train.gin', 'arrays.gin')
   )
   for macro in set(re.findall(r'%([A-Z_]+)', config)):
-    assert re.search(rf'\b{macro}\b', told), macro
+    assert re.search(rf'\b{macro}\b', shown), macro
 
 
 def test_help_names_files_that_exist(capsys):
   with pytest.raises(SystemExit):
     _run('--help')
-  told = capsys.readouterr().out
-  for name in re.findall(r'--gin_file=(\S+)', told):
+  shown = capsys.readouterr().out
+  for name in re.findall(r'--gin_file=(\S+)', shown):
     assert (ROOT / 'gin_configs' / name).is_file(), name
 
 

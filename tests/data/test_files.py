@@ -12,7 +12,7 @@ import sys
 import pytest
 
 from t5score_jax.data import files, records
-from t5score_jax.data.records import RecordError
+from t5score_jax.data.files import RecordError
 
 # Characters that str.splitlines, but no file format here, takes for line ends.
 OTHER_LINE_ENDS = '\x0b\x0c\x1c\x1d\x1e\x85\u2028\u2029'
@@ -80,6 +80,20 @@ def test_gzip_is_found_by_content_not_by_name(folder):
   with open('text.gz', 'wb') as file:
     file.write(b'a\n')
   assert files.read_lines('text.gz') == ['a']
+
+
+def test_a_small_file_does_not_fill_the_memory(folder, monkeypatch):
+  monkeypatch.setattr(files, 'MAX_INFLATED_LINE', 1 << 20)
+  whole = 'a' * ((1 << 20) - 1)
+  put('a', gzip.compress(f'{whole}\nb\n'.encode()))
+  assert list(files.read_lines('a')) == [whole, 'b']
+  put('b', gzip.compress(b'b\n' + b'a' * (1 << 26)))
+  with pytest.raises(files.RecordError) as error:
+    files.read_lines('b')
+  assert error.value.line == 2 and 'inflates' in str(error.value)
+  # What is not inflated is as large as the file is.
+  put('c', b'a' * (1 << 21))
+  assert len(files.read_lines('c')[0]) == 1 << 21
 
 
 @pytest.mark.parametrize('damage', [lambda d: d[:-9], lambda d: d[:12]])
@@ -193,8 +207,6 @@ def test_devices_and_folders(folder):
     files.write_lines(str(folder), ['a'])
   with pytest.raises(FileNotFoundError, match='no folder'):
     files.write_lines('nowhere/out', ['a'])
-  with pytest.raises(ValueError, match='mode'):
-    files.write_atomically('out', 'a').__enter__()
 
 
 def test_gzip_is_written_by_name_and_the_same_every_time(folder):

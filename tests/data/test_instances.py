@@ -8,7 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from t5score_jax.data import instances
-from t5score_jax.data.records import RecordError, Segment
+from t5score_jax.data.files import RecordError
+from t5score_jax.data.records import Segment
 
 NAN = float('nan')
 # Two experts on one output, one on another; a reference is a text of its own

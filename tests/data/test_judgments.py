@@ -70,7 +70,7 @@ def test_what_is_left_out_is_counted():
   groups, selection = judgments.groups(segments, 'z')
   assert [group.hypotheses for group in groups] == [('a', 'b')]
   assert str(selection) == (
-    '10 segments: 2 used in 1 groups; left out: 2 by people, 2 unrated,'
+    '10 segments: 2 used in 1 groups; left out: 2 by humans, 2 unrated,'
     ' 1 without the shared text, 3 in groups without a pair'
   )
   everyone, _ = judgments.groups(segments, 'z', leave_out=None)

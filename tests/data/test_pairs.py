@@ -395,7 +395,7 @@ def test_another_run_leaves_the_folder_alone(tmp_path, capsys):
     (['--input', 'in.tsv', '--share', 'denoised=.5'], 2, 'is for --denoise'),
     (['--input', 'in.tsv', '--share', 'paraphrases=1'], 2, '--paraphrases'),
     (['--input', 'none.tsv'], 1, 'none.tsv'),
-    (['--input', 'in.tsv', 'where:a=1,b=2'], 2, 'once more for another'),
+    (['--input', 'in.tsv', 'where:a=1,b=2'], 2, 'for another column'),
     (['--input', 'in.tsv', 'where:year=1'], 1, "no column 'year'"),
     (['--input', 'in.tsv', 'where:system=z*'], 1, 'no row matches'),
     (

@@ -13,7 +13,8 @@ import pytest
 from hypothesis import strategies
 
 from t5score_jax.data import records, tables
-from t5score_jax.data.records import RecordError, Segment
+from t5score_jax.data.files import RecordError
+from t5score_jax.data.records import Segment
 
 
 @pytest.fixture

@@ -4,6 +4,7 @@ import copy
 import io
 import os
 import pickle
+import shutil
 import subprocess
 import sys
 
@@ -14,6 +15,7 @@ import sentencepiece
 from hypothesis import strategies
 
 from t5score_jax.data import vocab
+from t5score_jax.errors import OptionError
 
 TEXTS = [
   '',
@@ -185,8 +187,21 @@ def test_load_vocabulary(model_path, tmp_path):
   assert vocab.load_vocabulary('bytes') == vocab.ByteVocabulary(125)
   assert vocab.load_vocabulary('bytes', 0) == vocab.ByteVocabulary(0)
   assert vocab.load_vocabulary(model_path, 5).extra_ids == 5
-  with pytest.raises(FileNotFoundError, match="'bytes' or the path"):
+  with pytest.raises(FileNotFoundError, match='nowhere.*t5score-tiny'):
     vocab.load_vocabulary(str(tmp_path / 'nowhere.model'))
+
+
+def test_a_model_names_its_vocabulary(model_path, tmp_path):
+  assert vocab.load_vocabulary('t5score-tiny').vocab_size == 4096
+  run = tmp_path / 'run'
+  (run / 'checkpoint_3').mkdir(parents=True)
+  with pytest.raises(FileNotFoundError, match='run: has no vocabulary'):
+    vocab.load_vocabulary(run)
+  (run / 'config.json').write_text('{"vocabulary": "bytes", "extra_ids": 7}')
+  found = vocab.load_vocabulary(run / 'checkpoint_3')
+  assert found == vocab.ByteVocabulary(7)
+  shutil.copy(model_path, run / 'vocabulary.model')
+  assert vocab.load_vocabulary(str(run)) == vocab.load_vocabulary(model_path)
 
 
 @pytest.mark.parametrize('content', [b'', b'junk', b'{"hypothesis": "h"}\n'])
@@ -236,18 +251,16 @@ def test_only_strings_are_encoded(model, text):
 
 def test_truncation_keeps_the_end_symbol():
   vocabulary = vocab.ByteVocabulary()
-  encode = vocab.encode_for_model
-  assert encode('abc', vocabulary, 5) == ([100, 101, 102, 1], False)
-  assert encode('abc', vocabulary, 4) == ([100, 101, 102, 1], False)
-  assert encode('abc', vocabulary, 3) == ([100, 101, 1], True)
-  assert encode('abc', vocabulary, 1) == ([1], True)
-  assert encode('', vocabulary, 1) == ([1], False)
-  with pytest.raises(ValueError, match='max_length is 0'):
-    encode('', vocabulary, 0)
-  assert vocab.encode_batch_for_model(['abc', 'd'], vocabulary, 3) == (
-    [[100, 101, 1], [103, 1]],
-    [True, False],
-  )
+
+  def encode(max_length):
+    return vocab.encode_batch_for_model(['abc', ''], vocabulary, max_length)
+
+  assert encode(5) == ([[100, 101, 102, 1], [1]], [False, False])
+  assert encode(4) == ([[100, 101, 102, 1], [1]], [False, False])
+  assert encode(3) == ([[100, 101, 1], [1]], [True, False])
+  assert encode(1) == ([[1], [1]], [True, False])
+  with pytest.raises(OptionError, match='max_length'):
+    encode(0)
 
 
 def test_importing_the_data_layer_imports_neither_jax_nor_tensorflow():

@@ -55,7 +55,7 @@ def test_bootstrap_of_darr_is_the_tau_of_the_drawn_pairs(ties):
   human, metrics = example()
   metrics = {name: np.round(m) for name, m in metrics.items()}  # ties
   pairs = darr.pairs_from_ratings(human, 0.8)
-  found = pair_bootstrap.bootstrap_darr(
+  result = pair_bootstrap.bootstrap_darr(
     pairs, metrics, resamples=20, seed=7, ties=ties
   )
   present = np.unique(pairs.segments)
@@ -69,9 +69,9 @@ def test_bootstrap_of_darr_is_the_tau_of_the_drawn_pairs(ties):
         scores[pairs.worse[rows], pairs.segments[rows]],
         ties,
       )
-      assert found.draws[b, m] == pytest.approx(expected, abs=1e-12)
+      assert result.draws[b, m] == pytest.approx(expected, abs=1e-12)
   for m, scores in enumerate(metrics.values()):
-    assert found.values[m] == pytest.approx(
+    assert result.values[m] == pytest.approx(
       correlation.darr_tau(
         scores[pairs.better, pairs.segments],
         scores[pairs.worse, pairs.segments],
@@ -86,8 +86,8 @@ def test_bootstrap_over_pairs_is_narrower_than_over_segments():
   pairs = darr.pairs_from_ratings(human, 0.5)
   widths = []
   for unit in ('pair', 'segment'):
-    found = pair_bootstrap.bootstrap_darr(pairs, metrics, unit=unit)
-    low, high = found.interval('weak')
+    result = pair_bootstrap.bootstrap_darr(pairs, metrics, unit=unit)
+    low, high = result.interval('weak')
     widths.append(high - low)
   assert widths[0] < widths[1]
 
@@ -97,7 +97,7 @@ def test_bootstrap_of_pooled_pearson_is_that_of_the_drawn_segments():
   human[0, 3] = human[4, 9] = np.nan
   human[:, 11] = np.nan
   metrics['good'] = metrics['good'] + 1e6  # a large offset loses no digits
-  found = bootstrap.bootstrap_pearson(human, metrics, resamples=15, seed=3)
+  result = bootstrap.bootstrap_pearson(human, metrics, resamples=15, seed=3)
   keep = ~np.isnan(human).all(axis=0)
   chosen = human[:, keep]
   for b, taken in enumerate(drawn_segments(keep.sum(), 15, 3)):
@@ -105,7 +105,7 @@ def test_bootstrap_of_pooled_pearson_is_that_of_the_drawn_segments():
     rated = ~np.isnan(y)
     for m, scores in enumerate(metrics.values()):
       x = scores[:, keep][:, taken]
-      assert found.draws[b, m] == pytest.approx(
+      assert result.draws[b, m] == pytest.approx(
         np.corrcoef(x[rated], y[rated])[0, 1], abs=1e-7
       )
 
@@ -114,7 +114,7 @@ def test_bootstrap_of_pooled_pearson_is_that_of_the_drawn_segments():
 def test_bootstrap_of_systems_correlates_the_drawn_means(statistic):
   human, metrics = example()
   human[2, :30] = np.nan
-  found = bootstrap.bootstrap_systems(
+  result = bootstrap.bootstrap_systems(
     human, metrics, statistic, resamples=9, seed=2
   )
   function = correlation.STATISTICS[statistic]
@@ -122,34 +122,38 @@ def test_bootstrap_of_systems_correlates_the_drawn_means(statistic):
     y = np.nanmean(human[:, taken], axis=1)
     for m, scores in enumerate(metrics.values()):
       expected = function(y, scores[:, taken].mean(axis=1))
-      assert found.draws[b, m] == pytest.approx(expected)
+      assert result.draws[b, m] == pytest.approx(expected)
 
 
 def test_bootstrap_of_items_and_of_any_function_agree():
   human, metrics = example()
-  human[:, 4] = 0.0  # left out of the mean in both
-  by_item = bootstrap.bootstrap_items(
-    human, metrics, 'kendall', resamples=6, seed=5
-  )
-  by_hand = bootstrap.bootstrap_any(
-    human,
-    metrics,
-    lambda h, m: correlation.grouped(h, m, 'kendall', 'item').value,
-    resamples=6,
-    seed=5,
-  )
-  np.testing.assert_allclose(by_item.draws, by_hand.draws, atol=1e-12)
-  np.testing.assert_allclose(by_item.values, by_hand.values)
+  human[:, 4] = 0.0
+  next(iter(metrics.values()))[:, 2] = 1.0
+  for rule in correlation.CONSTANT_RULES:
+    options = {'resamples': 6, 'seed': 5}
+    by_item = bootstrap.bootstrap_items(
+      human, metrics, 'kendall', constant=rule, **options
+    )
+    by_hand = bootstrap.bootstrap_any(
+      human,
+      metrics,
+      lambda h, m, rule=rule: (
+        correlation.grouped(h, m, 'kendall', 'item', rule).value
+      ),
+      **options,
+    )
+    np.testing.assert_allclose(by_item.draws, by_hand.draws, atol=1e-12)
+    np.testing.assert_allclose(by_item.values, by_hand.values)
 
 
 def test_comparison_reads_difference_interval_and_p_value_off_the_draws():
   draws = np.array([[0.5, 0.1], [0.3, 0.4], [0.6, 0.2], [0.2, 0.2]])
   replicates = bootstrap.Replicates(('a', 'b'), np.array([0.4, 0.2]), draws, 0)
-  found = replicates.compare('a', 'b')
-  assert found.difference == pytest.approx(0.2)
+  result = replicates.compare('a', 'b')
+  assert result.difference == pytest.approx(0.2)
   # a is not better in two of four draws
-  assert found.p_value == pytest.approx((1 + 2) / (1 + 4))
-  assert found.low <= 0 <= found.high
+  assert result.p_value == pytest.approx((1 + 2) / (1 + 4))
+  assert result.low <= 0 <= result.high
   assert replicates.compare('b', 'a').difference == pytest.approx(-0.2)
 
 
@@ -158,12 +162,12 @@ def test_clear_and_absent_differences_are_told_apart():
   metrics['twin'] = metrics['good'] + 1e-3 * np.random.default_rng(1).normal(
     size=human.shape
   )
-  found = bootstrap.bootstrap_pearson(human, metrics)
-  assert found.compare('good', 'noise').p_value < 0.01
-  assert found.compare('noise', 'good').p_value > 0.99
-  assert 0.02 < found.compare('good', 'twin').p_value < 0.98
-  low, high = found.interval('good')
-  assert low < found.values[0] < high
+  result = bootstrap.bootstrap_pearson(human, metrics)
+  assert result.compare('good', 'noise').p_value < 0.01
+  assert result.compare('noise', 'good').p_value > 0.99
+  assert 0.02 < result.compare('good', 'twin').p_value < 0.98
+  low, high = result.interval('good')
+  assert low < result.values[0] < high
 
 
 def test_interval_has_the_width_that_theory_gives():
@@ -171,8 +175,8 @@ def test_interval_has_the_width_that_theory_gives():
   rng = np.random.default_rng(8)
   human = rng.normal(size=(1, 2000))
   metric = 0.6 * human + 0.8 * rng.normal(size=human.shape)
-  found = bootstrap.bootstrap_pearson(human, {'m': metric}, resamples=2000)
-  low, high = np.arctanh(found.interval('m'))
+  result = bootstrap.bootstrap_pearson(human, {'m': metric}, resamples=2000)
+  low, high = np.arctanh(result.interval('m'))
   assert high - low == pytest.approx(2 * 1.96 / np.sqrt(1997), rel=0.08)
 
 
@@ -218,15 +222,22 @@ def test_missing_scores_and_no_pairs_are_errors():
 
 def swapped_loop(human, a, b, unit, resamples, seed, function):
   # The definition: swap, correlate again, count.
-  a, b = permutation.standardise(a), permutation.standardise(b)
+  a, b = correlation.standardise(a), correlation.standardise(b)
   seen = function(human, a) - function(human, b)
   count = 0
-  for bits in permutation.swaps(*human.shape, unit, resamples, seed):
+  if unit == 'system-scores':
+    a, b = (
+      correlation.standardise(m.mean(axis=1, keepdims=True)) for m in (a, b)
+    )
+    seen = function(human, a) - function(human, b)
+    unit = 'systems'
+  drawn = permutation.Swaps((len(human), a.shape[1]), unit, resamples, seed)
+  for bits in drawn:
     for bit in bits.astype(bool):
       first, second = np.where(bit, a, b), np.where(bit, b, a)
       difference = function(human, first) - function(human, second)
       count += difference >= seen - 1e-12
-  return (1 + count) / (1 + resamples)
+  return count / drawn.count if drawn.exact else (1 + count) / (1 + resamples)
 
 
 @pytest.mark.parametrize('unit', permutation.UNITS)
@@ -234,7 +245,7 @@ def swapped_loop(human, a, b, unit, resamples, seed, function):
 def test_permutation_of_systems_against_a_loop(unit, statistic):
   human, metrics = example()
   human[1, 5] = np.nan
-  found = permutation.permute_systems(
+  result = permutation.permute_systems(
     human, metrics, statistic, unit=unit, resamples=60, seed=4
   )
   function = correlation.STATISTICS[statistic]
@@ -249,17 +260,17 @@ def test_permutation_of_systems_against_a_loop(unit, statistic):
     expected = swapped_loop(
       human, metrics[one], metrics[other], unit, 60, 4, level
     )
-    assert found.p_value(one, other) == pytest.approx(expected)
-  assert found.values[0] == pytest.approx(level(human, metrics['good']))
+    assert result.p_value(one, other) == pytest.approx(expected)
+  assert result.values[0] == pytest.approx(level(human, metrics['good']))
 
 
-@pytest.mark.parametrize('unit', permutation.UNITS)
+@pytest.mark.parametrize('unit', permutation.UNITS[:3])
 def test_permutation_of_pooled_pearson_against_a_loop(unit):
   human, metrics = example()
   human[1, 5] = human[3, 0] = np.nan
   rated = ~np.isnan(human)
   metrics = {n: np.where(rated, m, np.nan) for n, m in metrics.items()}
-  found = permutation.permute_pearson(
+  result = permutation.permute_pearson(
     human, metrics, unit=unit, resamples=60, seed=4
   )
 
@@ -270,7 +281,7 @@ def test_permutation_of_pooled_pearson_against_a_loop(unit):
     expected = swapped_loop(
       human, metrics[one], metrics[other], unit, 60, 4, level
     )
-    assert found.p_value(one, other) == pytest.approx(expected)
+    assert result.p_value(one, other) == pytest.approx(expected)
 
 
 def test_permutation_tells_clear_and_absent_differences_apart():
@@ -278,10 +289,10 @@ def test_permutation_tells_clear_and_absent_differences_apart():
   metrics['twin'] = metrics['good'] + 1e-3 * np.random.default_rng(1).normal(
     size=human.shape
   )
-  found = permutation.permute_pearson(human, metrics)
-  assert found.p_value('good', 'noise') < 0.01
-  assert found.p_value('noise', 'good') > 0.99
-  assert found.p_value('good', 'twin') > 0.02
+  result = permutation.permute_pearson(human, metrics)
+  assert result.p_value('good', 'noise') < 0.01
+  assert result.p_value('noise', 'good') > 0.99
+  assert result.p_value('good', 'twin') > 0.02
 
 
 def test_permutation_is_calibrated_under_the_null():
@@ -291,10 +302,10 @@ def test_permutation_is_calibrated_under_the_null():
   for trial in range(60):
     human = rng.normal(size=(4, 30))
     metrics = {k: human + rng.normal(size=human.shape) for k in 'ab'}
-    found = permutation.permute_pearson(
+    result = permutation.permute_pearson(
       human, metrics, resamples=99, seed=trial
     )
-    p_values.append(found.p_value('a', 'b'))
+    p_values.append(result.p_value('a', 'b'))
   assert scipy.stats.kstest(p_values, 'uniform').pvalue > 0.01
 
 
@@ -306,4 +317,44 @@ def test_permutation_needs_two_complete_metrics():
   with pytest.raises(InputError):
     permutation.permute_systems(human, metrics)
   with pytest.raises(InputError):
-    next(permutation.swaps(2, 2, 'cells', 1, 0))
+    permutation.Swaps((2, 2), 'cells', 1, 0)
+
+
+@pytest.mark.parametrize('statistic', ['pearson', 'kendall', 'accuracy'])
+def test_few_systems_are_swapped_in_all_ways(statistic):
+  # mt-metrics-eval's test of systems, with every swap instead of random ones.
+  rng = np.random.default_rng(2)
+  human = rng.normal(size=(7, 1))
+  a, b = human + 0.4 * rng.normal(size=(2, 7, 1))
+  function = correlation.STATISTICS[statistic]
+  x, y = (((m - m.mean()) / m.std())[:, 0] for m in (a, b))
+  gold = human[:, 0]
+  seen = function(gold, x) - function(gold, y)
+  differences = np.array(
+    [
+      function(gold, np.where(bits, y, x))
+      - function(gold, np.where(bits, x, y))
+      for bits in itertools.product((False, True), repeat=7)
+    ]
+  )
+  for unit in ('system-scores', 'systems', 'both'):
+    result = permutation.permute_systems(
+      human, {'a': a, 'b': b}, statistic, unit=unit, resamples=50
+    )
+    assert result.exact and result.resamples == 128
+    for pair, expected in (
+      (('a', 'b'), differences >= seen - 1e-12),
+      (('b', 'a'), differences <= seen + 1e-12),
+    ):
+      assert result.p_value(*pair) == pytest.approx(expected.mean(), abs=1e-12)
+  # Segment scores that have these means are another test for the other units.
+  segments = rng.normal(size=(7, 30))
+  segments -= segments.mean(axis=1, keepdims=True)
+  result = permutation.permute_systems(
+    human, {'a': a + segments, 'b': b + 9 * segments}, statistic,
+    unit='system-scores',
+  )  # fmt: skip
+  assert result.p_value('a', 'b') == pytest.approx(
+    (differences >= seen - 1e-12).mean()
+  )
+  assert not permutation.Swaps((7, 30), 'both', 1000, 0).exact

@@ -166,26 +166,47 @@ def test_grouping_against_loops():
   human = rng.normal(size=(5, 7))
   metric = human + rng.normal(size=(5, 7))
   human[0, 0] = human[3, 2] = np.nan
-  human[:, 5] = 1.0  # an item without differences: left out
+  # Items without differences: mt-metrics-eval drops their NaN, or makes it 0.
+  human[:, 5] = 1.0
+  metric[:, 1] = 4.0
   for name, function in c.STATISTICS.items():
     by_item = []
     for n in range(7):
       keep = ~np.isnan(human[:, n])
-      if n != 5:
+      if n not in (1, 5) or name == 'accuracy':
         by_item.append(function(human[keep, n], metric[keep, n]))
-    found = c.grouped(human, metric, name, 'item')
-    assert found.value == pytest.approx(np.mean(by_item))
-    assert (found.groups, found.left_out) == (6, 1)
+    result = c.grouped(human, metric, name, 'item')
+    assert result.value == pytest.approx(np.mean(by_item))
+    constant = 0 if name == 'accuracy' else 2
+    assert (result.groups, result.constant) == (7 - constant, constant)
+    zero = c.grouped(human, metric, name, 'item', 'zero')
+    assert zero.value == pytest.approx(np.sum(by_item) / 7)
+    assert (zero.groups, zero.constant) == (7, constant)
     by_system = []
     for s in range(5):
       keep = ~np.isnan(human[s])
       by_system.append(function(human[s, keep], metric[s, keep]))
-    found = c.grouped(human, metric, name, 'system')
-    assert found.value == pytest.approx(np.mean(by_system))
+    result = c.grouped(human, metric, name, 'system')
+    assert result.value == pytest.approx(np.mean(by_system))
     rated = ~np.isnan(human)
     assert c.grouped(human, metric, name).value == pytest.approx(
       function(human[rated], metric[rated])
     )
+
+
+@pytest.mark.parametrize('name', ['kendall', 'accuracy'])
+def test_groups_with_ties_in_blocks(name, monkeypatch):
+  """All pairs at once are what one group after the other is."""
+  rng = np.random.default_rng(4)
+  human = np.round(rng.normal(size=(9, 40)))
+  metric = np.round(human + rng.normal(size=(9, 40)))
+  human[rng.random(human.shape) < 0.3] = np.nan
+  monkeypatch.setattr(c, '_PAIRS', 100)
+  found = c.grouped(human, metric, name, 'item').per_group
+  monkeypatch.setattr(c, '_FEW', 0)
+  alone = c.grouped(human, metric, name, 'item').per_group
+  np.testing.assert_allclose(found, alone, atol=1e-15)
+  assert np.ptp(found[~np.isnan(found)]) > 0.5
 
 
 def test_grouping_refuses_missing_metric_scores():
@@ -197,8 +218,8 @@ def test_grouping_refuses_missing_metric_scores():
 
 def test_grouping_without_any_group_is_zero_and_says_so():
   with pytest.warns(c.ConstantInputWarning):
-    found = c.grouped(np.ones((3, 2)), np.ones((3, 2)), 'kendall', 'item')
-  assert (found.value, found.groups, found.left_out) == (0.0, 0, 2)
+    result = c.grouped(np.ones((3, 2)), np.ones((3, 2)), 'kendall', 'item')
+  assert (result.value, result.groups, result.constant) == (0.0, 0, 2)
 
 
 def test_system_means_leave_unrated_entries_out():
@@ -211,7 +232,7 @@ def test_system_means_leave_unrated_entries_out():
 def test_pairs_from_ratings_are_all_gaps_of_at_least_the_minimum():
   ratings = np.array([[90.0, 10.0], [65.0, np.nan], [66.0, 10.0]])
   pairs = darr.pairs_from_ratings(ratings, 25)
-  found = set(
+  result = set(
     zip(
       pairs.segments.tolist(),
       pairs.better.tolist(),
@@ -219,7 +240,7 @@ def test_pairs_from_ratings_are_all_gaps_of_at_least_the_minimum():
       strict=True,
     )
   )
-  assert found == {(0, 0, 1)}
+  assert result == {(0, 0, 1)}
   assert len(darr.pairs_from_ratings(ratings, 24)) == 2
   with pytest.raises(InputError):
     darr.pairs_from_ratings(ratings, 0)
@@ -306,12 +327,12 @@ def test_segment_level_of_t5score_tables_1_and_7():
     for line in lines:
       fields = line.split('\t')
       agreed.setdefault(fields[0], []).append(float(fields[column]))
-  found = {
+  result = {
     pair: round(100 * c.darr_tau(ones, np.full(len(ones), 0.5)), 1)
     for pair, ones in agreed.items()
     if pair in COMET_SEGMENT_LEVEL
   }
-  assert found == COMET_SEGMENT_LEVEL
+  assert result == COMET_SEGMENT_LEVEL
 
 
 @needs_data
@@ -329,5 +350,5 @@ def test_instance_pearson_of_the_billboards(board, metric, published):
     DATA / f'billboard_{board}.tsv.gz', ['human', metric]
   )
   rated = ~np.isnan(table.values['human'])
-  found = c.pearson(table.values['human'][rated], table.values[metric][rated])
-  assert round(found, 3) == published
+  result = c.pearson(table.values['human'][rated], table.values[metric][rated])
+  assert round(result, 3) == published

@@ -63,10 +63,10 @@ def test_calibration_is_the_best_of_all_thresholds(grid, by):
     with pytest.warns(correlation.ConstantInputWarning):
       assert tie_calibration.calibrate(human, metric, by).value == 0.0
     return
-  found = tie_calibration.calibrate(human, metric, by)
-  assert found.value == pytest.approx(expected)
-  assert found.threshold == pytest.approx(threshold)
-  assert found.untied <= found.value + 1e-12
+  result = tie_calibration.calibrate(human, metric, by)
+  assert result.value == pytest.approx(expected)
+  assert result.threshold == pytest.approx(threshold)
+  assert result.untied <= result.value + 1e-12
 
 
 def test_calibration_leaves_unrated_entries_out():
@@ -75,10 +75,10 @@ def test_calibration_leaves_unrated_entries_out():
   human[rng.random(human.shape) < 0.3] = np.nan
   metric = np.where(np.isnan(human), np.nan, rng.normal(size=human.shape))
   for by in correlation.GROUPINGS:
-    found = tie_calibration.calibrate(human, metric, by)
+    result = tie_calibration.calibrate(human, metric, by)
     expected, threshold = by_counting(human, metric, by)
-    assert found.value == pytest.approx(expected)
-    assert found.threshold == pytest.approx(threshold)
+    assert result.value == pytest.approx(expected)
+    assert result.threshold == pytest.approx(threshold)
 
 
 @given(grids(), st.randoms(use_true_random=False))
@@ -104,9 +104,9 @@ def test_calibration_keeps_under_order_and_scale(grid, random):
 
 def test_a_constant_metric_gets_the_share_of_human_ties():
   human = np.array([[1.0, 1, 0], [1, 2, 3], [1, 1, 0]])
-  found = tie_calibration.calibrate(human, np.ones((3, 3)))
-  assert found.value == pytest.approx((1 + 1 / 3 + 1 / 3) / 3)
-  assert found.threshold == 0.0
+  result = tie_calibration.calibrate(human, np.ones((3, 3)))
+  assert result.value == pytest.approx((1 + 1 / 3 + 1 / 3) / 3)
+  assert result.threshold == 0.0
 
 
 def test_outcomes_are_those_of_the_threshold():
@@ -114,9 +114,9 @@ def test_outcomes_are_those_of_the_threshold():
   human = np.round(rng.normal(size=(5, 30)))
   metric = human + rng.normal(size=human.shape)
   pairs = tie_calibration.rated_pairs(human)
-  found = tie_calibration.calibrate(human, metric, pairs=pairs)
-  right = tie_calibration.correct_pairs(metric, pairs, found.threshold)
-  assert (right * pairs.weights).sum() == pytest.approx(found.value)
+  result = tie_calibration.calibrate(human, metric, pairs=pairs)
+  right = tie_calibration.correct_pairs(metric, pairs, result.threshold)
+  assert (right * pairs.weights).sum() == pytest.approx(result.value)
   assert pairs.weights.sum() == pytest.approx(1.0)
   with pytest.raises(InputError):
     tie_calibration.correct_pairs(metric, pairs, -1)
@@ -142,8 +142,8 @@ def test_calibration_names_what_is_wrong(monkeypatch):
 @pytest.mark.parametrize('shape', [(1, 5), (1, 1)])
 def test_one_system_has_no_pair_by_item(shape):
   with pytest.warns(correlation.ConstantInputWarning):
-    found = tie_calibration.calibrate(np.ones(shape), np.ones(shape))
-  assert (found.value, found.pairs, found.groups) == (0.0, 0, 0)
+    result = tie_calibration.calibrate(np.ones(shape), np.ones(shape))
+  assert (result.value, result.pairs, result.groups) == (0.0, 0, 0)
 
 
 def exact_p_value(x, y):
@@ -161,8 +161,8 @@ def test_p_values_are_those_of_all_exchanges():
   rng = np.random.default_rng(2)
   scores = rng.normal(size=(4, 10)) + np.linspace(0, 0.6, 4)[:, None]
   pairs = soft_accuracy.system_pairs(scores)
-  found = soft_accuracy.p_values(pairs.contrasts(scores), 20000)
-  for p, i, j in zip(found, pairs.first, pairs.second, strict=True):
+  result = soft_accuracy.p_values(pairs.contrasts(scores), 20000)
+  for p, i, j in zip(result, pairs.first, pairs.second, strict=True):
     assert p == pytest.approx(exact_p_value(scores[i], scores[j]), abs=0.015)
 
 
@@ -174,11 +174,11 @@ def test_soft_accuracy_is_one_minus_the_mean_difference_of_confidence():
   gold, ours = (
     soft_accuracy.p_values(pairs.contrasts(s), 500, 7) for s in (human, metric)
   )
-  found = soft_accuracy.soft_pairwise_accuracy(
+  result = soft_accuracy.soft_pairwise_accuracy(
     human, metric, permutations=500, seed=7
   )
-  assert found == pytest.approx(1 - np.abs(gold - ours).mean())
-  assert found == soft_accuracy.soft_pairwise_accuracy(
+  assert result == pytest.approx(1 - np.abs(gold - ours).mean())
+  assert result == soft_accuracy.soft_pairwise_accuracy(
     human, 3 * metric + 1, permutations=500, seed=7
   )
 
@@ -195,7 +195,7 @@ def test_systems_are_compared_on_the_segments_rated_for_both():
   contrasts = pairs.contrasts(metric)
   # However hard some segments are, they do not shift the systems.
   assert np.abs(contrasts).max() < 20
-  found = soft_accuracy.soft_pairwise_accuracy(human, metric)
+  result = soft_accuracy.soft_pairwise_accuracy(human, metric)
   each = []
   for i, j in itertools.combinations(range(3), 2):
     both = ~np.isnan(human[i]) & ~np.isnan(human[j])
@@ -204,7 +204,7 @@ def test_systems_are_compared_on_the_segments_rated_for_both():
       for s in (human, metric)
     )
     each.append(abs(p - q))
-  assert found == pytest.approx(1 - np.mean(each), abs=0.05)
+  assert result == pytest.approx(1 - np.mean(each), abs=0.05)
 
 
 @given(grids(SMALL, (2, 5), (2, 8)), st.randoms(use_true_random=False))
@@ -252,6 +252,16 @@ def test_soft_accuracy_names_what_is_wrong():
       soft_accuracy.soft_pairwise_accuracy(np.ones((2, 3)), human[:2, :3])
       == 0.0
     )
+
+
+@pytest.mark.parametrize('order', [[0, 1, 2], [2, 1, 0]])
+def test_soft_accuracy_of_constant_scores_is_zero(order):
+  human = np.random.default_rng(0).normal(size=(3, 20)) + [[0], [1], [2]]
+  with pytest.warns(correlation.ConstantInputWarning):
+    value = soft_accuracy.soft_pairwise_accuracy(
+      human[order], np.full(human.shape, 7.0)
+    )
+  assert value == 0.0
 
 
 def test_one_segment_is_defined():

@@ -18,11 +18,12 @@ from t5score_jax.evaluation import (
   agreement,
   correlation,
   darr,
+  permutation,
   scores,
 )
 from t5score_jax.evaluation.config import AgreementConfig
 from t5score_jax.evaluation.readers import wmt
-from t5score_jax.evaluation.reports import wmt20
+from t5score_jax.evaluation.reports import wmt20, wmt20_data
 from t5score_jax.metrics import registry
 
 WMT20 = DATA / 'wmt20_metrics'
@@ -70,7 +71,7 @@ def test_system_level_of_pairs_that_are_spelled_in_two_ways(language_pair):
       WMT20 / 'scores' / 'COMET.sys.score.gz', test_set='newstest2020'
     ),
   ]
-  found = []
+  result = []
   for statistic in ('pearson', 'kendall'):
     config = AgreementConfig(level='system', statistic=statistic)
     grids = scores.join(
@@ -79,8 +80,8 @@ def test_system_level_of_pairs_that_are_spelled_in_two_ways(language_pair):
     report = agreement.measure(grids, config)
     assert not any('has no score' in note for note in report.notes)
     value = report.cells['COMET', language_pair].value
-    found.append(round(100 * value, 1))
-  assert tuple(found) == SPELLED_TWICE[language_pair]
+    result.append(round(100 * value, 1))
+  assert tuple(result) == SPELLED_TWICE[language_pair]
   grids = {g.language_pair: g for g in scores.join(tables, 'z', ['COMET'])}
   assert scores.two_spellings(grids[language_pair])
 
@@ -113,20 +114,21 @@ MQM_SYSTEM_LEVEL = {
 
 
 @needs_data
+@pytest.mark.slow
 def test_mqm_2020_system_level_of_table_2():
-  data = wmt20.Data(DATA, {})
-  found = {}
+  data = wmt20_data.Data(DATA, {})
+  result = {}
   for pair in wmt20.MQM_PAIRS:
     grid = wmt20._mqm_grid(data, pair)
     means = correlation.system_means(grid.human)
     for metric in ('sentBLEU', 'prism', 'COMET'):
       given = data.system_scores(metric)
       y = [given[pair, system] for system in grid.systems]
-      found[metric, pair] = (
+      result[metric, pair] = (
         round(100 * correlation.pearson(means, y), 1),
         round(100 * correlation.kendall(means, y), 1),
       )
-  assert found == MQM_SYSTEM_LEVEL
+  assert result == MQM_SYSTEM_LEVEL
 
 
 # By metric and language pair: tau on the official pairs (WMT20: sentBLEU's to
@@ -181,8 +183,8 @@ def test_wmt20_lexical_metrics_from_text(metric, language_pair):
     # Table 2 counts every pair of different MQM scores.
     config = AgreementConfig(statistic='darr', min_gap=1e-9)
     report = agreement.measure(grids, config)
-    found = report.cells[metric, language_pair].value
-    assert round(100 * found, 1) == seg_k
+    result = report.cells[metric, language_pair].value
+    assert round(100 * result, 1) == seg_k
 
 
 # WMT17, table of the metrics task: sentBLEU's segment-level Pearson to English.
@@ -225,17 +227,17 @@ def wmt17_pearson(tokenize, prepare):
 def test_wmt17_sentence_bleu_with_its_tokenizer():
   sacremoses = pytest.importorskip('sacremoses')
   tokenizer = sacremoses.MosesTokenizer('en')
-  found = wmt17_pearson(
+  result = wmt17_pearson(
     'none', lambda text: tokenizer.tokenize(text, return_str=True, escape=False)
   )
-  assert {p: round(r, 3) for p, r in found.items()} == WMT17_SENTENCE_BLEU
+  assert {p: round(r, 3) for p, r in result.items()} == WMT17_SENTENCE_BLEU
 
 
 @needs_data
 def test_wmt17_sentence_bleu_with_sacrebleus_tokenizer():
   # Another tokenizer is all that differs: 13a splits fewer hyphens and quotes.
-  found = wmt17_pearson('13a', str)
-  assert found == pytest.approx(WMT17_SENTENCE_BLEU, abs=0.012)
+  result = wmt17_pearson('13a', str)
+  assert result == pytest.approx(WMT17_SENTENCE_BLEU, abs=0.012)
 
 
 def read_jsonl(name):
@@ -244,10 +246,10 @@ def read_jsonl(name):
 
 
 def means_by(rows, key, column):
-  found = collections.defaultdict(list)
+  result = collections.defaultdict(list)
   for row in rows:
-    found[key(row)].append(float(row[column]))
-  return {name: float(np.mean(values)) for name, values in found.items()}
+    result[key(row)].append(float(row[column]))
+  return {name: float(np.mean(values)) for name, values in result.items()}
 
 
 def system_kendall(rows, key, metric, human):
@@ -275,14 +277,14 @@ def test_realsumm_of_comes_table_5():
     for row in read_jsonl('realsumm.jsonl.gz')
     if row['doc_id'] not in (38, 51)
   ]
-  found = {
+  result = {
     metric: system_kendall(
       rows, lambda r: (r['split'], r['system']), metric, 'litepyramid_recall'
     )
     for metric in REALSUMM
   }
   # BERTScore's is .5385: the paper cut what is rounded elsewhere.
-  assert found == pytest.approx(REALSUMM, abs=6e-4)
+  assert result == pytest.approx(REALSUMM, abs=6e-4)
 
 
 DIMENSIONS = ('coherence', 'consistency', 'fluency', 'relevance')
@@ -318,10 +320,10 @@ def test_summeval_of_comes_table_2(metric):
     each.append(scorer.score_segments(segments).values)
   for row, value in zip(rows, np.mean(each, axis=0), strict=True):
     row['metric'] = value
-  found = np.array(
+  result = np.array(
     [system_kendall(rows, lambda r: r['SYS'], 'metric', d) for d in DIMENSIONS]
   )
-  difference = np.abs(found - SUMMEVAL[metric])
+  difference = np.abs(result - SUMMEVAL[metric])
   if metric == 'chrf':
     # SummEval's chrF is of one reference a text and of an older program: three
     # dimensions are one pair of systems away, consistency is nine.
@@ -333,3 +335,36 @@ def test_summeval_of_comes_table_2(metric):
     exact = difference < 1e-4
     assert exact.sum() == (3 if metric == 'rouge3' else 1)
     assert difference[~exact] == pytest.approx(2 * ONE_PAIR, abs=1e-4)
+
+
+@pytest.mark.slow
+@needs_data
+def test_permutation_of_systems_is_that_of_mt_metrics_eval():
+  # Its 1,000 random swaps give .047 with the means of chrF's against parbleu's
+  # segment scores on en-de MQM of WMT20; of all 128 swaps it is 7.
+  data = wmt20_data.Data(DATA, {})
+  table = scores.read_table(
+    DATA / 'wmt20_mqm_da.en-de.tsv.gz', ['mqm'], quoting='csv'
+  )
+  (grid,) = scores.join([scores.with_plain_systems(table)], 'mqm', [])
+  rated = [
+    name
+    for name, row in zip(grid.systems, grid.human, strict=True)
+    if not np.isnan(row).all() and not humans.is_human(name)
+  ]
+  grid = grid.with_systems(rated)
+  metrics = {}
+  for name in ('chrF', 'parbleu'):
+    given = data.segment_scores(name)
+    metrics[name] = np.array(
+      [[given['en-de', s, n] for n in grid.segments] for s in rated]
+    )
+  result = permutation.permute_systems(
+    grid.human, metrics, unit='system-scores'
+  )
+  assert result.exact and len(rated) == 7
+  assert (
+    result.p_value('chrF', 'parbleu')
+    == 7 / 128
+    == pytest.approx(0.047, abs=0.008)
+  )

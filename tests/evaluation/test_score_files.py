@@ -1,10 +1,12 @@
 """Score files in other people's layouts: read, and refused with the line."""
 
 import gzip
+import json
 
 import numpy as np
 import pytest
 
+from t5score_jax import cli
 from t5score_jax.data import files
 from t5score_jax.errors import InputError
 from t5score_jax.evaluation import correlation, scores
@@ -48,7 +50,7 @@ def test_wmt_segment_scores(tmp_path):
 
 
 @pytest.mark.parametrize(
-  'text, said',
+  'text, message',
   [
     ('chrF de-en s s A doc 1\n', 'line 1: 7 fields'),
     ('chrF de-en s s A 1\nchrF de-en s s A d 1 2\n', 'line 2: 8 fields'),
@@ -62,12 +64,12 @@ def test_wmt_segment_scores(tmp_path):
     ('', 'no scores'),
   ],
 )
-def test_wmt_score_files_are_refused_with_the_line(tmp_path, text, said):
+def test_wmt_score_files_are_refused_with_the_line(tmp_path, text, message):
   path = tmp_path / 'chrF.sys.score'
   path.write_text(text)
-  with pytest.raises(files.RecordError) as found:
+  with pytest.raises(files.RecordError) as result:
     layouts.read(path, ['chrF'])
-  assert said in str(found.value)
+  assert message in str(result.value)
 
 
 def test_another_test_set_is_said(tmp_path):
@@ -138,10 +140,10 @@ def test_mqm_scores_by_the_published_weights(tmp_path):
 def test_mqm_weights_can_be_changed(tmp_path):
   path = tmp_path / 'mqm.tsv'
   path.write_text(ERRORS)
-  found = mqm.read_mqm(
+  result = mqm.read_mqm(
     path, weights='Major:10 Minor:1 Neutral:0 No-error:0 Minor/Fluency:3'
   )
-  assert found.values['mqm'] == pytest.approx([-6.5, 0, -5.5, -4])
+  assert result.values['mqm'] == pytest.approx([-6.5, 0, -5.5, -4])
   for text in ('Major', 'Major:x', ':3', 'Major:-1', 'Major:nan'):
     with pytest.raises(InputError):
       mqm.parse_weights(text)
@@ -262,7 +264,7 @@ def test_folder_says_what_is_wrong(folder, tmp_path):
     layouts.read(tmp_path, ['x'], options)
   path = folder / 'metric-scores/en-de/BLEU-refA.seg.score'
   good = path.read_text()
-  for text, said in [
+  for text, message in [
     (good + 'A\t1\n', "4 scores of 'A', which has 3 segments"),
     (good.replace('B\t1.0', 'B\tNone'), "line 5, field 'SCORE': 'None'"),
     (good.replace('B\t', 'C\t'), "line 4: no output of the system 'C'"),
@@ -270,9 +272,9 @@ def test_folder_says_what_is_wrong(folder, tmp_path):
     ('', 'no scores'),
   ]:
     path.write_text(text)
-    with pytest.raises(files.RecordError) as found:
+    with pytest.raises(files.RecordError) as result:
       layouts.read(folder, ['BLEU'], options)
-    assert said in str(found.value)
+    assert message in str(result.value)
   with pytest.raises(InputError):
     mtme.score_files(folder, 'en-de', 'doc')
 
@@ -298,3 +300,61 @@ def test_columns_of_special_layouts_can_be_renamed(tmp_path):
   assert table.values['human'].tolist() == [0.5]
   with pytest.raises(files.RecordError):
     layouts.read(path, ['human'], score_name='human')
+
+
+def test_mqm_sums_do_not_depend_on_the_order_of_errors(tmp_path):
+  path = tmp_path / 'mqm.tsv'
+  errors = [
+    *(('r1', 'Fluency/Punctuation', 'Minor') for _ in range(3)),
+    ('r2', 'Accuracy/Omission', 'Major'),
+    ('r2', 'Style/Awkward', 'Minor'),
+    ('r3', 'Fluency/Punctuation', 'Minor'),
+  ]
+  rows = ['system\tdoc\tdoc_id\trater\tcategory\tseverity']
+  for system, order in (('A', errors), ('B', errors[::-1])):
+    for rater, category, severity in order:
+      rows.append(f'{system}\td\t1\t{rater}\t{category}\t{severity}')
+    rows.append(f'{system}\td\t2\tr1\tNo-error\tNo-error')
+  path.write_text('\n'.join(rows) + '\n')
+  (table,) = layouts.read(path, ['mqm', 'mqm-fluency'])
+  a, _, b, _ = table.values['mqm']
+  # Exactly the fraction: 6.4 errors' weight over three raters.
+  assert a == b == -64 / 30
+  assert (
+    table.values['mqm-fluency'][0] == table.values['mqm-fluency'][2] == -4 / 30
+  )
+
+
+def test_system_means_do_not_depend_on_the_order_of_segments():
+  rng = np.random.default_rng(0)
+  scores = np.round(rng.normal(size=101), 1)
+  means = correlation.system_means(
+    np.stack([scores, scores[::-1], rng.permutation(scores)])
+  )
+  assert np.ptp(means) == 0 and means[0] == pytest.approx(scores.mean())
+
+
+def test_system_scores_of_a_folder_have_one_source(folder, capsys):
+  def run(*options):
+    code = cli.main(
+      ['correlate', str(folder), '--language-pair', 'en-de', '--human', 'mqm',
+       '--metrics', 'BLEU', '--level', 'system', '--table', 'json', *options]
+    )  # fmt: skip
+    captured = capsys.readouterr()
+    if code:
+      return captured.err
+    return json.loads(captured.out)['results'][0]['value']
+
+  # 30 and 20 are the files' BLEU; the means of its segments order B first.
+  for options in ([], ['--test', 'permutation']):
+    assert run(*options) == pytest.approx(1)
+  for options in (
+    ['--bootstrap', '100'],
+    ['--baseline', 'BLEU'],
+    ['--test', 'bootstrap'],
+    ['--unsupervised', 'BLEU'],
+  ):
+    message = run(*options)
+    assert '--system-scores means' in message and message.count('\n') == 1
+    assert run('--system-scores', 'means', *options) == pytest.approx(-1)
+  assert run('--system-scores', 'means') == pytest.approx(-1)

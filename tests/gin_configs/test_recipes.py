@@ -1,6 +1,7 @@
 """The documented runs print the numbers that their headers state."""
 
 import copy
+import dataclasses
 import json
 import math
 import re
@@ -12,8 +13,13 @@ import numpy as np
 import pytest
 
 from t5score_jax import cli
+from t5score_jax.checkpoints import uscore
 from t5score_jax.commands import _gin
+from t5score_jax.crosslingual import pseudo_references
+from t5score_jax.fitting import uscore as fitting
+from t5score_jax.models import t5score
 from t5score_jax.nn import bert, cross_encoder, heads
+from t5score_jax.runtime import configurables
 from t5score_jax.training import loop, optimizers, partitioning  # noqa: F401 (for gin)
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -71,8 +77,36 @@ def test_both_stages_of_the_tiny_run(tmp_path):
   assert after[name] > before[name] + 0.1
 
 
-def _init(path):
-  """What makes the parameters of a network: key -> tree."""
+@pytest.mark.slow
+def test_translators_are_trained_on_mined_pairs(tmp_path):
+  pytest.importorskip('seqio')
+  from t5score_jax.tasks import parallel
+
+  rows = [{'source': f'{x}{y}', 'target': y} for x in 'abcd' for y in 'efgh']
+  lines = [json.dumps(row) + '\n' for row in rows]
+  (tmp_path / 'pairs').mkdir()
+  (tmp_path / 'pairs' / 'de-en.jsonl').write_text(''.join(lines))
+  parallel.register(tmp_path / 'pairs', name='translator_pairs')
+  code = _run(
+    '--gin_file=models/tiny.gin',
+    '--gin_file=runs/uscore_translator.gin',
+    f"--gin.MODEL_DIR='{tmp_path}/run'",
+    "--gin.MIXTURE_OR_TASK_NAME='translator_pairs'",
+    '--gin.TASK_FEATURE_LENGTHS={"inputs": 8, "targets": 8}',
+    '--gin.TRAIN_STEPS=200',
+    '--gin.BATCH_SIZE=16',
+    '--gin.LEARNING_RATE=5e-3',
+    '--gin.DROPOUT_RATE=0.0',
+    '--quiet',
+  )
+  assert code == 0
+  translate = pseudo_references.PseudoReferences(tmp_path / 'run', max_tokens=4)
+  sources = [row['source'] for row in rows]
+  assert translate(sources) == [row['target'] for row in rows]
+
+
+def _network(path):
+  """A T5 model, or what makes the parameters of another network."""
   if 't5.T5Config' in path.read_text():
     # Scanned layers have a position bias each, as in T5X; the counts are the
     # published ones.
@@ -85,7 +119,7 @@ def _init(path):
         't5.T5Config.scan_layers=False',
       ],
     )
-    return gin.query_parameter('%MODEL').scoped_configurable_fn().init
+    return gin.query_parameter('%MODEL').scoped_configurable_fn()
   _gin.configure([str(path)], [])
   named = {
     name: gin.query_parameter(f'%{name}').scoped_configurable_fn()
@@ -99,22 +133,51 @@ def _init(path):
   return lambda rng: heads.init_params(named['CONFIG'], rng)
 
 
+def _layers(model, encoder, decoder):
+  config = dataclasses.replace(
+    model.config, num_encoder_layers=encoder, num_decoder_layers=decoder
+  )
+  return t5score.GenerativeModel(config).init
+
+
+def _count(init):
+  shapes = jax.eval_shape(init, jax.random.key(0))
+  return sum(math.prod(x.shape) for x in jax.tree.leaves(shapes))
+
+
 # What only completes other files.
-PARTS = {'regressor.gin'}
+PARTS = {'regressor.gin', 'unified.gin'}
+
+
+def _is_large(path):
+  """Larger sizes differ from base in numbers that a file lists alike."""
+  return re.search('_(large|xl|xxl)$', path.stem) is not None
 
 
 @pytest.mark.parametrize(
   'path',
-  sorted(
-    path
-    for path in (RECIPES.parent / 'models').glob('*')
+  [
+    pytest.param(path, marks=pytest.mark.slow if _is_large(path) else [])
+    for path in sorted((RECIPES.parent / 'models').glob('*'))
     if path.name not in PARTS
-  ),
+  ],
   ids=str,
 )
 def test_networks_have_as_many_parameters_as_stated(path):
-  shapes = jax.eval_shape(_init(path), jax.random.key(0))
-  count = sum(math.prod(x.shape) for x in jax.tree.leaves(shapes))
+  network = _network(path)
+  if isinstance(network, t5score.GenerativeModel):
+    # Layers are alike: tracing one of each side is enough.
+    one = _count(_layers(network, 1, 1))
+    count = sum(
+      (depth - 1) * (_count(_layers(network, *more)) - one)
+      for depth, more in (
+        (network.config.num_encoder_layers, (2, 1)),
+        (network.config.num_decoder_layers, (1, 2)),
+      )
+    )
+    count += one
+  else:
+    count = _count(network)
   header = ' '.join(re.findall('^#(.*)$', path.read_text(), re.M))
   exact = re.search(r'([\d,]{5,}) parameters', header)
   rounded = re.search(r'([\d.]+) M parameters', header)
@@ -154,12 +217,45 @@ def test_every_published_size_has_a_file_that_states_its_count():
     assert f'{count:,} parameters' in text.replace('\n# ', ' '), name
 
 
-@pytest.mark.parametrize('path', sorted(RECIPES.glob('*.gin')), ids=str)
+# Of `t5score uscore`: several trainings, each with settings of its own.
+PLANS = sorted(
+  path
+  for path in RECIPES.glob('uscore*.gin')
+  if not path.name.startswith('uscore_translator_')
+)
+
+
+@pytest.mark.parametrize('path', PLANS, ids=str)
+def test_plans_have_the_weights_that_they_state(path):
+  _gin.configure([str(path)], [])
+  plan = configurables.call(fitting.Plan)
+  weights = uscore.WEIGHTS[plan.weights]
+  # In the first paragraph; results, further down, are numbers too.
+  stated = set(
+    re.findall(r'(?<![\d.])\.\d+', path.read_text().split('\n#\n')[0])
+  )
+  chosen = {f'{w:g}'[1:] for w in dataclasses.astuple(weights)}
+  assert stated <= chosen | {f'{1 - weights.word:g}'[1:]}
+  expected = {
+    'uscore_word': ('wmd', 'pseudo', 'lm'),
+    'uscore_sentence': ('sentence',),
+  }
+  assert plan.parts == expected.get(path.stem, fitting.PARTS)
+  # What the files bind are the defaults, which are the paper's.
+  usual = dataclasses.replace(plan, parts=fitting.PARTS, weights='paper')
+  assert usual == fitting.Plan()
+
+
+@pytest.mark.parametrize(
+  'path', sorted({*RECIPES.glob('*.gin')} - {*PLANS}), ids=str
+)
 def test_every_recipe_gives_model_optimizer_and_mesh(path, tmp_path):
-  if 'jax.tasks' in path.read_text() or path.name.startswith('t5score_'):
+  if 'jax.tasks' in path.read_text() or path.name.startswith(
+    ('t5score_', 'uscore_translator_')
+  ):
     pytest.importorskip('seqio')
   bindings = []
-  if path.name.startswith(('comes_', 'comet_')):
+  if path.name.startswith(('comes_', 'comet', 'xcomet_')):
     # Steps are counted from the instances of a fold.
     np.save(tmp_path / 'ratings.npy', np.zeros((100, 4)))
     bindings = [f'ARRAYS = {str(tmp_path)!r}']
@@ -168,7 +264,13 @@ def test_every_recipe_gives_model_optimizer_and_mesh(path, tmp_path):
   # none of it.
   made = {
     name: copy.deepcopy(gin.query_parameter(f'loop.train.{name}'))
-    for name in ('model', 'optimizer', 'partitioner', 'cadence', 'train_steps')
+    for name in (
+      'model',
+      'optimizer',
+      'partitioner',
+      'intervals',
+      'train_steps',
+    )
   }
   config = made['model'].config
   assert getattr(config, 'encoder', config).vocab_size > 0
@@ -199,13 +301,34 @@ def test_recipes_have_the_settings_of_table_6(size):
         'DROPOUT_RATE',
       )
     }
-    if size == 'xxl' and stage == 'contrastive':
-      # Both directions of the paper's 32 pairs.
-      expected = (expected[0], 64, *expected[2:])
     assert tuple(found.values()) == expected[:5]
-    cadence = copy.deepcopy(gin.query_parameter('loop.train.cadence'))
+    intervals = copy.deepcopy(gin.query_parameter('loop.train.intervals'))
     every = expected[5] or (10_000 if size in ('base', 'large') else 5000)
-    assert cadence.save_every == every
+    assert intervals.save_every == every
+
+
+@pytest.mark.parametrize('stage', ['generative', 'contrastive'])
+def test_recipes_of_the_paper_step_as_its_trainer_does(stage):
+  pytest.importorskip('seqio')
+  _gin.configure([f'recipes/t5score_base_{stage}.gin'], [])
+  optimizer = copy.deepcopy(gin.query_parameter('loop.train.optimizer'))
+  # Linear decay to 0, and steps that do not depend on a parameter's scale.
+  last = gin.query_parameter('%TRAIN_STEPS')
+  rate = gin.query_parameter('%LEARNING_RATE')
+  assert float(optimizer.schedule(last)) == 0.0
+  params = {'small': np.full((4, 4), 0.01), 'large': np.full((4, 4), 5.0)}
+  gradients = jax.tree.map(np.ones_like, params)
+  transformation = optimizer.transformation
+  state = transformation.init(params)
+  updates, _ = transformation.update(gradients, state, params)
+  decay = 0.01 if stage == 'contrastive' else 0.0
+  first = float(optimizer.schedule(0))
+  warmup = 1000 if stage == 'generative' else 1
+  assert first == pytest.approx(rate / warmup)
+  for name, param in params.items():
+    np.testing.assert_allclose(
+      updates[name], -first * (1 + decay * param), rtol=1e-5
+    )
 
 
 def test_comes_has_the_settings_of_table_4(tmp_path):
@@ -214,7 +337,7 @@ def test_comes_has_the_settings_of_table_4(tmp_path):
   _gin.configure(['recipes/comes_xlmr_large.gin'], [], more=more)
   train = {
     name: copy.deepcopy(gin.query_parameter(f'loop.train.{name}'))
-    for name in ('model', 'optimizer', 'cadence', 'train_steps', 'selection')
+    for name in ('model', 'optimizer', 'intervals', 'train_steps', 'selection')
   }
   config = train['model'].config
   assert config.hidden_sizes == (3072, 1024) and config.dropout_rate == 0.15
@@ -222,7 +345,7 @@ def test_comes_has_the_settings_of_table_4(tmp_path):
   assert len(config.outputs) == 4 and config.reference
   # 44,880 instances in batches of 40 are 1,122 steps an epoch.
   assert train['train_steps'] == 5 * 1122
-  assert train['cadence'].eval_every == 1122
+  assert train['intervals'].eval_every == 1122
   assert train['selection'].metric == 'validation/pearson'
   optimizer = train['optimizer']
   assert dict(optimizer.frozen) == {
@@ -244,6 +367,33 @@ def test_comes_has_the_settings_of_table_4(tmp_path):
   model = copy.deepcopy(gin.query_parameter('loop.train.model'))
   assert model.config.hidden_sizes == (2048, 1024)
   assert not model.config.reference
+
+
+@pytest.mark.parametrize(
+  ('recipe', 'layers', 'rate', 'encoder_rate', 'decay'),
+  [
+    ('cometkiwi_xlmr_large', 24, 1.5e-5, 1e-6, 0.95),
+    ('xcomet_xlmr_xl', 36, 3.66e-6, 1e-6, 0.983),
+  ],
+)
+def test_joint_metrics_have_the_settings_they_were_published_with(
+  tmp_path, recipe, layers, rate, encoder_rate, decay
+):
+  np.save(tmp_path / 'ratings.npy', np.zeros((32_000, 1)))
+  more = [f'ARRAYS = {str(tmp_path)!r}']
+  _gin.configure([f'recipes/{recipe}.gin'], [], more=more)
+  model = copy.deepcopy(gin.query_parameter('loop.train.model'))
+  xcomet = layers == 36
+  config = model.config
+  assert config.encoder.num_layers == layers and config.xcomet == xcomet
+  assert config.reference == xcomet and config.encoder.pre_norm == xcomet
+  assert config.num_tags == (4 if xcomet else 0)
+  optimizer = copy.deepcopy(gin.query_parameter('loop.train.optimizer'))
+  assert float(optimizer.schedule(100)) == pytest.approx(rate)
+  assert dict(optimizer.frozen)['^encoder/'] == 300
+  found = copy.deepcopy(gin.query_parameter('optimizers.adamw.multipliers'))
+  factors = optimizers.layerwise_multipliers(layers, decay, encoder_rate / rate)
+  assert found == pytest.approx(factors)
 
 
 def test_the_made_up_corpus_is_what_it_says():

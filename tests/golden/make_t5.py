@@ -1,13 +1,13 @@
-"""Makes ``t5_*.npz``: tiny random T5s and what transformers computes of them.
+"""Makes `t5_*.npz`: tiny random T5s and what transformers computes of them.
 
     python tests/golden/make_t5.py
 
-Needs the parity extra; ``tests/nn/test_t5_golden.py`` reads the files without
-it. A file holds the network's shape (``config``, JSON), its weights under T5X's
-names as bytes (multiples of ``weight_step``), ``inputs``, ``targets`` and
-float32
-outputs: ``log_probs`` of all tokens, ``scores``, and of every ``stride``-th
-position ``encoded`` and ``logits``.
+Needs the parity extra; `tests/nn/test_t5_golden.py` reads the files without
+it. A
+file holds the network's shape (`config`, JSON), its weights under T5X's names
+as bytes (multiples of `weight_step`), `inputs`, `targets` and float32
+outputs: `log_probs` of all tokens, `scores`, and of every `stride`-th
+position `encoded` and `logits`.
 """
 
 import dataclasses
@@ -23,7 +23,7 @@ _STRIDE = 29
 
 
 def path(name: str) -> pathlib.Path:
-  """The file of a case of ``hf_t5.CASES``."""
+  """The file of a case of `hf_t5.CASES`."""
   return FOLDER / f't5_{name}.npz'
 
 

@@ -1,7 +1,6 @@
 """Two processes of two devices score and write what one does, once."""
 
 import json
-import os
 import pathlib
 import re
 import signal
@@ -9,12 +8,15 @@ import socket
 import subprocess
 import sys
 
+import devices
 import numpy as np
 import pytest
 
 from t5score_jax.inference import generation, scoring
 from t5score_jax.inference.search import Method
 from tests.inference.test_scoring import PAIRS
+
+pytestmark = pytest.mark.slow
 
 _PROGRAM = (
   pathlib.Path(__file__).parents[1] / 'support' / 'infer_in_processes.py'
@@ -27,14 +29,6 @@ def _free_port():
     return probe.getsockname()[1]
 
 
-def _environment():
-  return {
-    **os.environ,
-    'JAX_PLATFORMS': 'cpu',
-    'XLA_FLAGS': '--xla_force_host_platform_device_count=2',
-  }
-
-
 def _start(commands):
   return [
     subprocess.Popen(
@@ -42,7 +36,7 @@ def _start(commands):
       stdout=subprocess.PIPE,
       stderr=subprocess.PIPE,
       text=True,
-      env=_environment(),
+      env=devices.environment(2),
     )
     for command in commands
   ]
@@ -51,11 +45,11 @@ def _start(commands):
 def _ended(started):
   """Waits for processes; their exit codes, outputs and errors."""
   try:
-    said = [process.communicate(timeout=150) for process in started]
+    texts = [process.communicate(timeout=150) for process in started]
   finally:
     for process in started:
       process.kill()
-  return [(p.returncode, *s) for p, s in zip(started, said, strict=True)]
+  return [(p.returncode, *s) for p, s in zip(started, texts, strict=True)]
 
 
 def _prepare(folder):
@@ -80,12 +74,12 @@ def found(random_bundle, tmp_path_factory):
   clean = _prepare(folder)
   for code, _, errors in _ended(_start(_program(random_bundle, folder))):
     assert code == 0, errors
-  told = [
+  result = [
     json.loads((folder / f'found-{index}.json').read_text())
     for index in range(2)
   ]
   rows = (folder / 'out.jsonl').read_text().splitlines()
-  return told, clean, [json.loads(row) for row in rows]
+  return result, clean, [json.loads(row) for row in rows]
 
 
 @pytest.fixture(scope='module')
@@ -95,32 +89,32 @@ def scorer(random_model):
 
 def test_scores_are_those_of_one_process(found, scorer):
   expected = scorer.score_pairs(PAIRS, token_log_probs=True)
-  for told in found[0]:
-    assert told['devices'] == [2, 2]
-    np.testing.assert_allclose(told['scores'], expected.values, atol=1e-5)
-    assert told['lengths'] == expected.lengths.tolist()
-    assert told['truncated'] == expected.truncated
+  for result in found[0]:
+    assert result['devices'] == [2, 2]
+    np.testing.assert_allclose(result['scores'], expected.values, atol=1e-5)
+    assert result['lengths'] == expected.lengths.tolist()
+    assert result['truncated'] == expected.truncated
     for tokens, wanted in zip(
-      told['tokens'], expected.token_log_probs, strict=True
+      result['tokens'], expected.token_log_probs, strict=True
     ):
       np.testing.assert_allclose(tokens, wanted, atol=1e-5)
 
 
 def test_each_does_half(found, scorer):
   """What they tell: a number a pair and one a token of it."""
-  told = [t['told'] for t in found[0]]
+  sent = [t['sent'] for t in found[0]]
   distinct = dict.fromkeys(PAIRS)
   lengths = scorer.score_pairs(list(distinct)).lengths
-  assert sum(told) == 4 * (len(distinct) + lengths.sum())
-  assert max(told) < 0.7 * sum(told)
+  assert sum(sent) == 4 * (len(distinct) + lengths.sum())
+  assert max(sent) < 0.7 * sum(sent)
 
 
 def test_weights_in_parts_score_the_same(found, scorer):
-  for told in found[0]:
+  for result in found[0]:
     # [32, 16] over two devices.
-    assert told['shard'] == [16, 16]
+    assert result['shard'] == [16, 16]
     np.testing.assert_allclose(
-      told['partitioned'], scorer.scores(PAIRS), atol=1e-5
+      result['partitioned'], scorer.scores(PAIRS), atol=1e-5
     )
 
 
@@ -128,8 +122,8 @@ def test_written_texts_are_those_of_one_process(found, random_model):
   method = Method(max_tokens=5, beams=2, outputs=2)
   made = generation.Generator(random_model, method)
   outputs = made.generate([a for a, _ in PAIRS[:8]]).outputs
-  for told in found[0]:
-    for some, expected in zip(told['written'], outputs, strict=True):
+  for result in found[0]:
+    for some, expected in zip(result['written'], outputs, strict=True):
       assert [text for text, _ in some] == [o.text for o in expected]
       np.testing.assert_allclose(
         [p for _, p in some], [o.log_prob for o in expected], atol=1e-4
@@ -154,8 +148,8 @@ def test_one_output_in_order(found, scorer):
 
 
 def test_different_texts_are_an_error(found):
-  for told in found[0]:
-    assert 'processes differ in the texts' in told['differ']
+  for result in found[0]:
+    assert 'processes differ in the texts' in result['differ']
 
 
 @pytest.mark.slow

@@ -1,11 +1,12 @@
 """Vectors of texts: layers before the mix, long texts in windows."""
 
 import dataclasses
+import functools
 
-import jax
 import numpy as np
 import pytest
 import tiny_encoder
+import tiny_regressor
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -17,6 +18,9 @@ from t5score_jax.metrics import registry
 from t5score_jax.nn import heads
 
 LONG = 'the cat sat on the mat . a small dog ran over the green hill !'
+make = functools.partial(
+  tiny_regressor.make, hidden_sizes=(6,), layer_transformation='softmax'
+)
 TEXTS = ['the cat sat', LONG, '', 'a dog', LONG + ' ' + LONG, 'the cat sat']
 
 
@@ -24,22 +28,6 @@ TEXTS = ['the cat sat', LONG, '', 'a dog', LONG + ' ' + LONG, 'the cat sat']
 def encoder(tmp_path_factory):
   folder = tiny_encoder.make(tmp_path_factory.mktemp('encoder'))
   return encoders.load_encoder(folder)
-
-
-def make(encoder, **changes):
-  config = heads.RegressorConfig(
-    encoder.config, **({'hidden_sizes': (6,)} | changes)
-  )
-  params = heads.init_params(config, jax.random.key(1), encoder.params)
-  if config.layer == 'mix':
-    params['mix'] = {
-      'scalars': np.array([-0.2, 0.1, 0.0, 0.4], np.float32),
-      'gamma': np.array([1.3], np.float32),
-    }
-  params = jax.tree.map(np.asarray, params)
-  return regressors.Regressor(
-    config, params, encoder.tokenizer, {'name': 'toy'}
-  )
 
 
 @given(length=st.integers(0, 200), room=st.integers(1, 30), data=st.data())
@@ -101,8 +89,8 @@ def by_numpy(model, text, length, stride):
   [
     ({}, 0),
     ({'layer_norm': True}, 3),
-    ({'pooling': 'cls'}, 3),
-    ({'pooling': 'max'}, 0),
+    pytest.param({'pooling': 'cls'}, 3, marks=pytest.mark.slow),
+    pytest.param({'pooling': 'max'}, 0, marks=pytest.mark.slow),
     ({'layer': 2, 'pooling': 'max'}, 3),
   ],
 )
@@ -122,11 +110,17 @@ def test_windows_by_numpy(encoder, changes, stride):
 @pytest.mark.parametrize(
   ('changes', 'windowed'),
   [
-    ({}, True),
     ({'layer_norm': True, 'layer_transformation': 'sparsemax'}, False),
-    ({'pooling': 'cls', 'layer_norm': True}, True),
-    ({'layer': 2}, False),
     ({'layer': 1, 'pooling': 'max'}, True),
+    *(
+      pytest.param(*row, marks=pytest.mark.slow)
+      for row in (
+        ({}, True),
+        ({'pooling': 'cls', 'layer_norm': True}, True),
+        ({'layer': 2}, False),
+        ({'layer': 3, 'pooling': 'pooler'}, True),
+      )
+    ),
   ],
 )
 def test_mixed_layer_vectors_are_the_vectors(encoder, changes, windowed):
@@ -160,7 +154,7 @@ def test_no_texts(encoder):
 @pytest.mark.parametrize(
   ('options', 'words'),
   [
-    ({'stride': 2}, 'for windows=True'),
+    ({'stride': 2}, 'stride 2'),
     ({'windows': True, 'stride': -1}, 'stride -1: 0 to 21'),
     ({'windows': True, 'stride': 22}, 'stride 22: 0 to 21'),
     ({'windows': 'yes'}, "windows 'yes': use True or False"),

@@ -1,15 +1,18 @@
-"""Encoder metrics on four devices, in two partitions, in two processes."""
+"""Metrics with encoders and language models on many devices and processes."""
 
 import json
-import os
+import shutil
 import subprocess
 import sys
 
+import devices
 import jax
 import numpy as np
 import pytest
 import score_on_devices
 import tiny_encoder
+import tiny_gpt2
+import tiny_unified
 
 from t5score_jax.checkpoints import regressors
 from t5score_jax.checkpoints.formats.huggingface import encoders
@@ -27,13 +30,16 @@ TEXTS = (
 
 
 @pytest.fixture(scope='module')
-def folder(tmp_path_factory):
+def folder(tmp_path_factory, random_bundle):
   folder = tmp_path_factory.mktemp('models')
   tiny_encoder.make(folder / 'encoder')
   encoder = encoders.load_encoder(folder / 'encoder')
   regressors.save(test_embedding.make(encoder), folder / 'estimator')
+  regressors.save(tiny_unified.make(encoder, xcomet=True), folder / 'xcomet')
   test_miniatures.make(folder)
   (folder / 'm').rename(folder / 'miniature')
+  tiny_gpt2.make(folder / 'gpt2')
+  shutil.copytree(random_bundle, folder / 'bundle')
   (folder / 'texts.json').write_text(json.dumps(TEXTS))
   return folder
 
@@ -43,18 +49,15 @@ def expected(folder):
   found = {}
   for name, options in score_on_devices.METRICS.items():
     options = {**options, 'model': folder / options['model']}
-    found[name] = registry.load_metric(name, **options).score(*TEXTS)
+    metric = registry.load_metric(score_on_devices.metric_of(name), **options)
+    found[name] = metric.score(*TEXTS)
   return found
 
 
-def _run(folder, devices, *arguments):
+def _run(folder, count, *arguments):
   return subprocess.Popen(
     [sys.executable, score_on_devices.__file__, str(folder), *arguments],
-    env={
-      **os.environ,
-      'JAX_PLATFORMS': 'cpu',
-      'XLA_FLAGS': f'--xla_force_host_platform_device_count={devices}',
-    },
+    env=devices.environment(count),
     stdout=subprocess.PIPE,
     stderr=subprocess.PIPE,
     text=True,
@@ -68,9 +71,11 @@ def _check(found, expected):
       np.testing.assert_allclose(one['scores'], wanted.values, atol=1e-5)
       assert one['signature'] == wanted.signature
       assert one['truncated'] == [wanted.truncated, wanted.texts]
-      assert one['shard'] == [16, 24 // partitions]
+      width = 32 if name == 'lm-t5' else 24
+      assert one['shard'] == [16, width // partitions]
 
 
+@pytest.mark.slow
 def test_four_devices_and_two_by_two(folder, expected):
   assert jax.local_device_count() == 1
   process = _run(folder, 4)
@@ -78,7 +83,7 @@ def test_four_devices_and_two_by_two(folder, expected):
   assert process.returncode == 0, error
   found = json.loads((folder / 'found-0.json').read_text())
   assert found['devices'] == [1, 4]
-  assert found['told'] == []
+  assert found['sent'] == []
   _check(found, expected)
 
 
@@ -94,11 +99,11 @@ def test_two_processes(folder, expected):
     found = json.loads((folder / f'found-{index}.json').read_text())
     assert found['devices'] == [2, 2]
     _check(found, expected)
-    sizes.append(found['told'])
+    sizes.append(found['sent'])
     assert set(found['differ']) == set(expected)
     assert all(
       'processes differ in the texts' in w for w in (found['differ'].values())
     )
-  # Each metric is told twice, and each process does a part of every one.
-  assert [len(s) for s in sizes] == [8, 8]
+  # Each metric sends twice, and each process does a part of every one.
+  assert [len(s) for s in sizes] == [14, 14]
   assert all(one > 0 for s in sizes for one in s)

@@ -7,12 +7,12 @@ import jax
 import naive_decoder
 import numpy as np
 import pytest
+from t5_outputs import logits as logits_of
 from t5_outputs import random_params
 
 from t5score_jax.checkpoints.bundle import Bundle
 from t5score_jax.inference import generation, placement, search
 from t5score_jax.inference.search import Method
-from t5score_jax.nn import t5
 from tests.conftest import made_up_text
 
 _TEXTS = made_up_text()
@@ -59,7 +59,7 @@ def naive(model):
 
   @jax.jit
   def all_log_probs(inputs, fed):
-    logits = t5.logits(model.params, model.config, inputs, fed)
+    logits = logits_of(model.params, model.config, inputs, fed)
     return jax.nn.log_softmax(logits)
 
   @functools.cache
@@ -80,9 +80,11 @@ def naive(model):
 def _ids(bundle, method, texts=INPUTS, **options):
   """Outputs as (ids, log_prob), before they become text."""
   generator = generation.Generator(bundle, method, **options)
-  inputs, _ = generator._placed.encode(texts)
+  encode = bundle.vocabulary.encode
+  longest = generator.max_length - 1
+  inputs = [np.array([*encode(t)[:longest], 1], np.int32) for t in texts]
   found: list = [None] * len(texts)
-  for chosen, part in generator._run(inputs):
+  for chosen, part in generator.sequences(inputs):
     for row, place in enumerate(chosen):
       found[place] = [
         (np.trim_zeros(ids, 'b').tolist(), float(log_prob))
@@ -104,7 +106,10 @@ def test_greedy_is_the_naive_decoders(model, naive):
   assert ended == {True, False}
 
 
-@pytest.mark.parametrize(('beams', 'penalty'), [(4, 1.0), (3, 0.0)])
+@pytest.mark.parametrize(
+  ('beams', 'penalty'),
+  [(4, 1.0), pytest.param(3, 0.0, marks=pytest.mark.slow)],
+)
 def test_beam_search_is_the_naive_decoders(model, naive, beams, penalty):
   method = Method(
     max_tokens=MOST, beams=beams, length_penalty=penalty, outputs=beams
@@ -125,7 +130,10 @@ def test_beam_search_is_the_naive_decoders(model, naive, beams, penalty):
   'method',
   [
     Method(max_tokens=MOST, beams=3, outputs=2),
-    Method(max_tokens=MOST, temperature=1.2, outputs=3, seed=5),
+    pytest.param(
+      Method(max_tokens=MOST, temperature=1.2, outputs=3, seed=5),
+      marks=pytest.mark.slow,
+    ),
   ],
   ids=['beams', 'samples'],
 )
@@ -183,6 +191,7 @@ def test_seeds_differ_and_repeat(model):
   assert texts(1) != texts(2)
 
 
+@pytest.mark.slow
 def test_the_only_token_left_is_the_greedy_one(model):
   greedy = _ids(model, Method(max_tokens=MOST), ['music', ''])
   for limits in ({'top_k': 1}, {'top_p': 1e-6}):
@@ -205,6 +214,7 @@ def test_restrict(top_k, top_p):
   assert left.sum() < left.size
 
 
+@pytest.mark.slow
 def test_scanned_layers_and_bfloat16(model):
   """Scanned layers write what plain ones write; bfloat16 runs."""
   from tests.nn.test_t5 import _scanned
@@ -232,11 +242,11 @@ def test_nothing_gives_nothing(model):
 
 def test_progress_reaches_the_end(model):
   seen = []
-  generator = generation.Generator(model, Method(max_tokens=2))
+  generator = generation.Generator(model, Method(max_tokens=MOST))
   generator.generate(
-    INPUTS[:5], progress=lambda done, total: seen.append((done, total))
+    INPUTS, progress=lambda done, total: seen.append((done, total))
   )
-  assert seen[-1] == (4, 4)
+  assert seen[-1] == (6, 6)
 
 
 def test_broken_weights_are_an_error(model):

@@ -1,16 +1,16 @@
 import json
-import os
 import subprocess
 import sys
 import textwrap
 
+import devices
 import jax
 import numpy as np
 import numpy_t5
 import pytest
 
 from t5score_jax.checkpoints.bundle import Bundle, load_bundle
-from t5score_jax.inference import buckets, scoring
+from t5score_jax.inference import apart, placement, scoring
 from tests.conftest import made_up_text
 
 _TEXTS = made_up_text()
@@ -68,7 +68,9 @@ def test_tokens_are_those_of_single_sentences(scorer, expected):
     np.testing.assert_allclose(tokens, wanted, rtol=0, atol=1e-5)
 
 
-@pytest.mark.parametrize('batch_tokens', [1, 150, 100_000])
+@pytest.mark.parametrize(
+  'batch_tokens', [1, pytest.param(150, marks=pytest.mark.slow), 100_000]
+)
 def test_batch_size_does_not_matter(random_model, scorer, batch_tokens):
   other = scoring.Scorer(random_model, batch_tokens=batch_tokens)
   np.testing.assert_allclose(
@@ -112,15 +114,11 @@ def test_devices_do_not_matter(random_bundle, expected):
     input=json.dumps([str(random_bundle), PAIRS]),
     capture_output=True,
     text=True,
-    env={
-      **os.environ,
-      'JAX_PLATFORMS': 'cpu',
-      'XLA_FLAGS': '--xla_force_host_platform_device_count=8',
-    },
+    env=devices.environment(8),
   )
   assert done.returncode == 0, done.stderr
-  devices, scores = json.loads(done.stdout)
-  assert devices == 8
+  count, scores = json.loads(done.stdout)
+  assert count == 8
   np.testing.assert_allclose(
     scores, [x.mean() for x in expected], rtol=0, atol=1e-5
   )
@@ -130,13 +128,13 @@ def test_each_text_is_encoded_once_and_each_pair_decoded_once(
   scorer, monkeypatch
 ):
   seen = []
-  plan = buckets.plan
+  plan = apart.plan
 
   def spy(input_of_pair, input_lengths, target_lengths, **options):
     seen.append((len(input_lengths), len(target_lengths)))
     return plan(input_of_pair, input_lengths, target_lengths, **options)
 
-  monkeypatch.setattr(scoring.buckets, 'plan', spy)
+  monkeypatch.setattr(scoring.apart, 'plan', spy)
   hypotheses = _TEXTS[1:11]
   pairs = [(_TEXTS[0], h) for h in hypotheses] * 3
   scores = scorer.scores(pairs)
@@ -221,7 +219,7 @@ def test_broken_weights_are_an_error(random_model):
   params = jax.tree.map(np.copy, random_model.params)
   params['token_embedder']['embedding'][:] = np.inf
   broken = Bundle(random_model.config, params, random_model.vocabulary)
-  with pytest.raises(scoring.ScoringError, match='not finite'):
+  with pytest.raises(placement.ScoringError, match='not finite'):
     scoring.Scorer(broken).scores(PAIRS[:2])
 
 

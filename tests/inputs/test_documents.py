@@ -59,7 +59,7 @@ def model():
 @pytest.fixture(scope='module')
 def run(model):
   """Loss, weight and gradient of a batch; one program a shape."""
-  params = model.init(jax.random.key(0))
+  params = jax.jit(model.init)(jax.random.key(0))
 
   @jax.jit
   def program(batch):
@@ -87,7 +87,10 @@ def _full_width(batch):
   }
 
 
-@pytest.mark.parametrize('count', [1, 2, 5, 7])
+@pytest.mark.parametrize(
+  'count',
+  [2, *(pytest.param(n, marks=pytest.mark.slow) for n in (1, 5, 7))],
+)
 def test_loss_and_gradients_are_those_of_single_instances(
   folders, run, by_instance, count
 ):
@@ -144,8 +147,9 @@ def test_systems_come_with_their_instances(folders, tmp_path):
     np.testing.assert_array_equal(tokens[used], expected)
 
 
+@pytest.mark.slow
 def test_correlation_is_that_of_single_instances(folders, model):
-  params = model.init(jax.random.key(1))
+  params = jax.jit(model.init)(jax.random.key(1))
   numbers = [
     regression_evaluators.PearsonEvaluator(model, dataset).evaluate(params)
     for dataset in (

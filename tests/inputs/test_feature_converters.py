@@ -9,7 +9,7 @@ tf = pytest.importorskip('tensorflow')
 seqio = pytest.importorskip('seqio')
 
 from t5score_jax.data import judgments  # noqa: E402
-from t5score_jax.inputs import feature_converters  # noqa: E402
+from t5score_jax.inputs import feature_converters, preprocessors  # noqa: E402
 
 BYTES = seqio.ByteVocabulary()
 # Ids of letters: byte + 3.
@@ -32,8 +32,8 @@ def _groups(*groups):
       'ratings': tf.TensorSpec([None], tf.float32),
     },
   )
-  return feature_converters.tokenize_judgments(
-    dataset, output_features=feature_converters.group_features(BYTES)
+  return preprocessors.tokenize_judgments(
+    dataset, output_features=preprocessors.group_features(BYTES)
   )
 
 
@@ -41,9 +41,9 @@ GROUP = ('ab', ['c', 'dddddd', 'ee'], [0.0, 1.0, 0.5])
 
 
 def _pairs(*groups, lengths=None, **options):
-  dataset = feature_converters.pair_examples(
+  dataset = preprocessors.pair_examples(
     _groups(*groups),
-    feature_converters.pair_features(BYTES),
+    preprocessors.pair_features(BYTES),
     lengths,
     **options,
   )
@@ -85,18 +85,14 @@ def test_pairs_in_both_directions():
   assert rows(recall['targets']) == [shared, shared]
 
 
-@pytest.mark.parametrize(
-  ('directions', 'count'),
-  [(('precision',), 3), (('recall',), 3), (('precision', 'recall'), 6)],
-)
-def test_directions(directions, count):
-  assert len(_pairs(GROUP, directions=directions)) == count
+def test_one_direction():
+  assert len(_pairs(GROUP, directions=['recall'])) == 3
 
 
 def test_pairs_are_those_of_judgments():
   ratings = [0.0, 1.0, 1.0, -0.5, 2.0]
   group = ('a', list('vwxyz'), ratings)
-  for min_gap in (0.0, 0.5, 1.0):
+  for min_gap in (0.0, 1.0):
     made = _pairs(group, directions=['precision'], min_gap=min_gap)
     letters = [
       [chr(int(row[0]) - 3) for row in example['targets']] for example in made
@@ -107,9 +103,9 @@ def test_pairs_are_those_of_judgments():
 
 def test_pair_converter():
   converter = feature_converters.PairFeatureConverter()
-  dataset = feature_converters.pair_examples(
+  dataset = preprocessors.pair_examples(
     _groups(GROUP),
-    feature_converters.pair_features(BYTES),
+    preprocessors.pair_features(BYTES),
     LENGTHS,
     directions=['precision'],
   )
@@ -127,8 +123,8 @@ def test_pair_converter():
 
 
 def _split_groups(*groups, lengths):
-  dataset = feature_converters.group_examples(
-    _groups(*groups), feature_converters.group_features(BYTES), lengths
+  dataset = preprocessors.group_examples(
+    _groups(*groups), preprocessors.group_features(BYTES), lengths
   )
   return feature_converters.GroupFeatureConverter()(dataset, lengths)
 
@@ -169,14 +165,6 @@ def test_large_groups_are_dealt_into_parts():
       if row[0]:
         seen[chr(row[0] - 3)] = rating
   assert seen == dict(zip(letters, range(7), strict=True))
-
-
-def test_group_size_has_a_default():
-  group = ('a', ['b', 'c'], [0.0, 1.0])
-  lengths = {'inputs': 20, 'targets': 20}
-  (batch,) = _split_groups(group, lengths=lengths).as_numpy_iterator()
-  assert batch['ratings'].shape == (feature_converters.GROUP_SIZE,)
-  assert batch['hypothesis_tokens'].shape == (feature_converters.GROUP_SIZE, 20)
 
 
 @pytest.mark.parametrize(
@@ -230,20 +218,23 @@ def test_judgments_are_not_packed(converter):
 
 def test_every_pair_of_a_group_is_in_its_group_example():
   """What makes 10 decodes instead of 90 equal the pairs' loss."""
-  group = ('a', list('bcdefghijk'), list(range(10)))
-  lengths = {'inputs': 20, 'targets': 20, 'ratings': 10}
+  size = feature_converters.GROUP_SIZE
+  group = ('a', list('bcdefghijklmnopq'), list(range(size)))
+  lengths = {'inputs': 20, 'targets': 20}
   (batch,) = _split_groups(group, lengths=lengths).as_numpy_iterator()
+  assert batch['ratings'].shape == (size,)
+  assert batch['hypothesis_tokens'].shape == (size, 20)
   texts = [
     bytes(int(i) - 3 for i in r if i > 1) for r in batch['hypothesis_tokens']
   ]
   by_group = {
     (texts[i], texts[j])
-    for i, j in itertools.permutations(range(10), 2)
+    for i, j in itertools.permutations(range(size), 2)
     if batch['ratings'][i] > batch['ratings'][j]
   }
   by_pairs = {
     tuple(bytes(int(i) - 3 for i in row if i > 1) for row in pair['targets'])
     for pair in _pairs(group, directions=['precision'])
   }
-  assert len(by_group) == 45
+  assert len(by_group) == size * (size - 1) / 2
   assert by_group == by_pairs

@@ -16,8 +16,10 @@ from t5score_jax.leaderboard import (  # noqa: E402
   analysis,
   changes,
   ensemble,
+  layouts,
   overrating,
   ranking,
+  renewal,
 )
 from t5score_jax.leaderboard.entries import BoardError, Generator  # noqa: E402
 from t5score_jax.leaderboard.ranking import Rule  # noqa: E402
@@ -83,18 +85,18 @@ def test_intervals_hold_the_values_and_ranks():
   found = ranking.metric_intervals(columns, ratings)
   for name, interval in found.items():
     value = ranking.correlation(columns[name], ratings)
-    assert interval.low < value < interval.high
-    assert 1 <= interval.rank_low <= interval.rank_high <= 6
-  assert found['m0'].rank_low == 1
+    assert interval['low'] < value < interval['high']
+    assert 1 <= interval['rank_low'] <= interval['rank_high'] <= 6
+  assert found['m0']['rank_low'] == 1
   either = ranking.metric_intervals(
     {n: -c for n, c in columns.items()}, ratings, Rule(direction='either')
   )
-  assert either['m0'].rank_low == 1
+  assert either['m0']['rank_low'] == 1
   names = ['a', 'b', 'c', 'd', 'e']
   shifted = scores[0] + 1000 * np.arange(5)[:, None]
   shifted[2, 0] = np.nan
   placed = ranking.generator_intervals(names, shifted)
-  assert 'c' not in placed and placed['e'].rank_high == 1
+  assert 'c' not in placed and placed['e']['rank_high'] == 1
 
 
 def test_outliers_are_left_out():
@@ -245,10 +247,10 @@ def test_affine_functions_are_found():
   rng = np.random.default_rng(0)
   scores = rng.normal(size=(7, 300)) * 10
   column = 5 + scores[2] * 0.01 - 3 * scores[5]
-  intercept, weights = ensemble.affine(column, scores)
+  intercept, weights = layouts.affine(column, scores)
   assert intercept == pytest.approx(5)
   np.testing.assert_allclose(weights, [0, 0, 0.01, 0, 0, -3, 0], atol=1e-12)
-  assert ensemble.affine(column + rng.normal(size=300), scores) is None
+  assert layouts.affine(column + rng.normal(size=300), scores) is None
 
 
 # Overrating.
@@ -324,14 +326,47 @@ def test_generators_without_scores_come_last(tmp_path):
       analysis.analyse(store, analysis.Request(reference_set='A'))
 
 
+def test_equal_values_share_a_rank(tmp_path):
+  """Identical outputs and equivalent metrics; rounding breaks no tie."""
+  value = 0.1 + 0.2
+  assert ranking.ranks({'c': 0.3, 'b': None, 'a': value, 'd': 0.2}) == {
+    'a': 1,
+    'c': 1,
+    'd': 3,
+    'b': None,
+  }
+  systems, ids, columns = board_data.made_up()
+  copies = [f'copy {n}' for n in range(21)]
+  columns = {
+    name: np.concatenate([scores, np.repeat(scores[1:2], 21, axis=0)])
+    for name, scores in columns.items()
+  }
+  columns['scaled'] = columns['m0'] * 7 + 3
+  table = board_data.write_table(
+    tmp_path / 't.tsv', systems + copies, ids, columns
+  )
+  layouts.read_and_import(tmp_path / 'b.db', table, 'human')
+  with Store(tmp_path / 'b.db') as store:
+    value = analysis.analyse(store)
+  ranks = {g['name']: g['rank'] for g in value['generators']}
+  assert {ranks[n] for n in copies} == {ranks['system 1']}
+  assert sorted(set(ranks.values())) == sorted(
+    {1 + sum(r < rank for r in ranks.values()) for rank in ranks.values()}
+  )
+  metrics = {m['name']: m for m in value['metrics']}
+  assert metrics['m0']['rank'] == metrics['scaled']['rank']
+  for key in ('rank_low', 'rank_high'):
+    assert metrics['m0']['interval'][key] == metrics['scaled']['interval'][key]
+  entries = value['generators']
+  assert '(shared by 22)' in renewal.placed(entries, 'copy 3')
+
+
 def test_costs_make_fronts(tmp_path):
   with Store(board_data.small_board(tmp_path)) as store:
     ranked = [m['name'] for m in analysis.analyse(store)['metrics']]
     ranked.remove(analysis.ENSEMBLE)
-    costs = dict(zip(ranked, (10.0, 1.0, 5.0), strict=False))
-    for metric in store.metrics():
-      if metric.name in costs:
-        changes.set_metric_run(store, metric.id, '', costs[metric.name])
+    for name, seconds in zip(ranked, (10.0, 1.0, 5.0), strict=False):
+      store.run('UPDATE metric SET seconds = ? WHERE name = ?', (seconds, name))
     value = analysis.analyse(store)
   front = {m['name'] for m in value['metrics'] if m['pareto_seconds']}
   assert front == set(ranked[:2])

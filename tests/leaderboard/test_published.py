@@ -143,7 +143,7 @@ def test_table_12(values):
 
 
 def test_footnote_10(values, boards):
-  """On CNNDM the ensemble loses to COMET; people outrank it there."""
+  """On CNNDM the ensemble loses to COMET; humans outrank it there."""
   ranks = {m['name']: m['rank'] for m in values['cnndm']['metrics']}
   assert ranks[DA] == 1 and ranks['ensemble v2'] > 1
   with store.Store(boards['cnndm']) as board:
@@ -195,7 +195,7 @@ def test_alternatives(boards, name):
 
 @pytest.mark.slow
 def test_swapped_roles_from_text(tmp_path):
-  """Tables 12 and 13, ZH-EN, BLEU, from the texts; both roles of people.
+  """Tables 12 and 13, ZH-EN, BLEU, from the texts; both human roles.
 
   The board is made as a user would: inputs with two references, outputs,
   ratings, a metric of this library.

@@ -1,6 +1,7 @@
 """Boards as files: what is written reads back, and a kill harms nothing."""
 
 import os
+import shutil
 import signal
 import sqlite3
 import subprocess
@@ -147,19 +148,19 @@ def test_failed_import_leaves_nothing(tmp_path):
     layouts.read_and_import(tmp_path / 'b.db', table, 'mqm')
   assert sorted(p.name for p in tmp_path.iterdir()) == ['t.tsv']
   (tmp_path / 'b.db').write_text('mine')
-  with pytest.raises(BoardError, match='exists already'):
+  with pytest.raises(BoardError, match='b.db'):
     layouts.read_and_import(tmp_path / 'b.db', table, 'human')
   assert (tmp_path / 'b.db').read_text() == 'mine'
 
 
 def test_other_files_are_no_boards(tmp_path):
-  with pytest.raises(BoardError, match='no such board'):
+  with pytest.raises(BoardError, match='none.db'):
     Store(tmp_path / 'none.db')
   (tmp_path / 'text.db').write_text('not a database, but long enough' * 50)
-  with pytest.raises(BoardError, match='not a board'):
+  with pytest.raises(BoardError, match='text.db'):
     Store(tmp_path / 'text.db')
   sqlite3.connect(tmp_path / 'other.db').execute('CREATE TABLE t (x)')
-  with pytest.raises(BoardError, match='not a board'):
+  with pytest.raises(BoardError, match='other.db'):
     Store(tmp_path / 'other.db')
 
 
@@ -167,7 +168,7 @@ def test_read_only_boards_are_read(small_board, monkeypatch):
   monkeypatch.setattr(os, 'access', lambda *_: False)
   with Store(small_board) as store:
     assert renewal.current(store)['board']['name'] == 'small'
-    with pytest.raises(BoardError, match='readonly'):
+    with pytest.raises(BoardError, match='small.db'):
       changes.add_generator(store, Generator('new'))
   assert not small_board.with_name('small.db-wal').exists()
 
@@ -176,24 +177,24 @@ def test_later_versions_are_refused(small_board):
   connection = sqlite3.connect(small_board)
   connection.execute(f'PRAGMA user_version = {schema.VERSION + 1}')
   connection.close()
-  with pytest.raises(BoardError, match='later version'):
+  with pytest.raises(BoardError, match=str(schema.VERSION + 1)):
     Store(small_board)
 
 
 def test_transactions_are_whole(small_board):
   with Store(small_board) as store:
     before = _everything(store)
-    with pytest.raises(BoardError, match='already'):
+    with pytest.raises(BoardError, match="'new'"):
       with store.transaction():
         changes.add_generator(store, Generator('new'))
         changes.add_generator(store, Generator('new'))
     assert _everything(store) == before
-    with pytest.raises(BoardError, match='finite'):
+    with pytest.raises(BoardError, match=str([store.size()])[1:-1]):
       changes.set_scores(store, [(1, 1, np.full(store.size(), np.inf))], GIVEN)
     with pytest.raises(BoardError, match="'human'"):
       changes.add_ratings(store, 'human', [(1, np.zeros(store.size()))])
     for name in ('', 'a|b', '../x', ' x', 'a\nb', 'x' * 101):
-      with pytest.raises(BoardError, match='name'):
+      with pytest.raises(BoardError):
         changes.add_generator(store, Generator(name))
     assert _everything(store) == before
 
@@ -208,6 +209,28 @@ def test_a_full_disk_leaves_the_board_as_it_was(small_board):
     with pytest.raises(BoardError, match='full'):
       changes.add_generator(store, Generator('large'), texts)
     assert _everything(store) == before
+
+
+_FULL = """
+mkdir "$1/full" && mount -t tmpfs -o size=1M none "$1/full" || exit 77
+cp "$1/small.db" "$1/full"
+dd if=/dev/zero of="$1/full/fill" bs=1k 2>"$1/dd"
+exec "$2" -m t5score_jax.cli board rank "$1/full/small.db"
+"""
+
+
+@pytest.mark.slow
+def test_a_full_disk_is_named(small_board):
+  """SQLite says 'disk I/O error' when it opens the board."""
+  command = ['unshare', '--user', '--map-root-user', '--mount', 'sh', '-c']
+  command += [_FULL, 'sh', str(small_board.parent), sys.executable]
+  if shutil.which('unshare') is None:
+    pytest.skip('needs unshare')
+  done = subprocess.run(command, capture_output=True, text=True)
+  if done.returncode != 1:
+    pytest.skip(f'needs user namespaces: {done.stderr}')
+  (line,) = done.stderr.splitlines()
+  assert f'no space left on the disk of {small_board.parent}' in line
 
 
 _WRITER = """
@@ -228,6 +251,7 @@ with Store(sys.argv[1]) as store:
 """
 
 
+@pytest.mark.slow
 def test_kills_leave_whole_generators(small_board):
   """Killed at any moment, what was announced is there, and nothing by half."""
   for delay in (0.0, 0.03):
@@ -237,12 +261,12 @@ def test_kills_leave_whole_generators(small_board):
       [sys.executable, '-c', _WRITER, str(path)], stdout=subprocess.PIPE
     )
     assert writer.stdout is not None
-    told = [writer.stdout.readline() for _ in range(3)]
+    written = [writer.stdout.readline() for _ in range(3)]
     time.sleep(delay)
     os.kill(writer.pid, signal.SIGKILL)
-    told += writer.stdout.readlines()
+    written += writer.stdout.readlines()
     writer.wait()
-    last = int(told[-1].split()[0])
+    last = int(written[-1].split()[0])
     with Store(path) as store:
       found = [g for g in store.generators() if g.name.startswith('g')]
       assert len(found) in (last + 1, last + 2)
@@ -258,7 +282,7 @@ def test_export_and_import_billboard(text_board, tmp_path):
   with Store(text_board) as store:
     before = _everything(store)
     folders.export(store, tmp_path / 'out')
-    with pytest.raises(BoardError, match='exists already'):
+    with pytest.raises(BoardError, match='out'):
       folders.export(store, tmp_path / 'out')
   folders.import_folder(tmp_path / 'again.db', tmp_path / 'out')
   with Store(tmp_path / 'again.db') as store:
@@ -266,6 +290,29 @@ def test_export_and_import_billboard(text_board, tmp_path):
     # A folder may come from anyone: what it says of isolation does not count.
     assert 'isolation' not in store.metrics()[0].settings
   assert after == before
+
+
+@pytest.mark.parametrize(
+  ('file', 'old', 'new', 'named'),
+  [
+    ('board.json', 't5score board 1', 'x', r'board.json.*\$.format'),
+    ('board.json', '"human": true', '"human": 1', r'generators\[1\].human'),
+    ('board.json', '"command"', '"magic"', "metric 'm' is not valid"),
+    ('inputs.jsonl', '"Y"', '"Z"', "inputs.jsonl: 'Y'"),
+    ('inputs.jsonl', '{', '[', 'inputs.jsonl'),
+    ('outputs/g 1.jsonl', '"id": "a"', '"id": "z"', "no input 'z'"),
+  ],
+)
+def test_damaged_folders_are_named(text_board, tmp_path, file, old, new, named):
+  with Store(text_board) as store:
+    folders.export(store, tmp_path / 'out')
+  path = tmp_path / 'out' / file
+  text = path.read_text()
+  assert old in text
+  path.write_text(text.replace(old, new))
+  with pytest.raises((BoardError, RecordError), match=named):
+    folders.import_folder(tmp_path / 'again.db', tmp_path / 'out')
+  assert not list(tmp_path.glob('*again*'))
 
 
 def test_export_of_a_table_is_a_table(small_board, tmp_path):
@@ -324,7 +371,7 @@ def test_export_and_import_wmt(tmp_path):
 
 def test_wmt_cannot_hold_line_ends(text_board, tmp_path):
   with Store(text_board) as store:
-    with pytest.raises(RecordError, match='cannot hold'):
+    with pytest.raises(RecordError, match='line'):
       folders.export(store, tmp_path / 'wmt', 'wmt', 'de-en')
   assert not (tmp_path / 'wmt').exists()
 

@@ -1,9 +1,6 @@
 """Generators, metrics, ratings join a board; hostile metrics harm nothing."""
 
 import json
-import os
-import pathlib
-import sys
 
 import board_data
 import numpy as np
@@ -189,31 +186,18 @@ def test_commands_score_all_and_later_generators(text_board, tmp_path):
     found = reuse.score_with(
       store, version, new, None, tmp_path / 'scores.jsonl'
     )
-  told = json.loads((tmp_path / 'scores.jsonl').read_text())
-  assert told['overlap'] == pytest.approx(2 / 3) and told['short'] == -7
+  scores = json.loads((tmp_path / 'scores.jsonl').read_text())
+  assert scores['overlap'] == pytest.approx(2 / 3) and scores['short'] == -7
   weights = version.ensemble['weights']
   assert found[0] == pytest.approx(
-    version.ensemble['intercept'] + sum(w * told[n] for n, w in weights.items())
+    version.ensemble['intercept']
+    + sum(w * scores[n] for n, w in weights.items())
   )
 
 
 HOSTILE = {
-  'loops': (b'#!/bin/sh\nwhile :; do :; done\n', 'longer than 2 seconds'),
-  'sleeps': (b'#!/bin/sh\nsleep 1000\n', 'longer than 2 seconds'),
-  'forks': (
-    b'#!/bin/bash\nf() { f | f & }; f; sleep 1000\n',
-    'longer than 2 seconds|memory|exit code',
-  ),
-  'allocates': (
-    b'#!/usr/bin/env python3\nx = bytearray(10**9)\n',
-    'MemoryError',
-  ),
-  'allocates in many processes': (
-    b'#!/usr/bin/env python3\nimport os, time\nfor _ in range(8):\n'
-    b'  if not os.fork():\n    x = b"x" * 2 * 10**8\n    time.sleep(100)\n'
-    b'time.sleep(100)\n',
-    'more than 512 MiB',
-  ),
+  'loops': (b'#!/bin/sh\nwhile :; do :; done\n', '2 seconds'),
+  'sleeps': (b'#!/bin/sh\nsleep 1000\n', '2 seconds'),
   'prints garbage': (
     b'#!/bin/sh\nwhile read -r x; do echo \xff\xfenonsense; done\n',
     'in line 1: not a finite number',
@@ -223,18 +207,7 @@ HOSTILE = {
     'not a finite number',
   ),
   'prints too little': (b'#!/bin/sh\necho 1\n', '1 lines for 12 texts'),
-  'prints for ever': (b'#!/bin/sh\nyes 1\n', 'wrote more than 65536 bytes'),
-  'opens a socket': (
-    b'#!/usr/bin/env python3\nimport socket\n'
-    b'socket.create_connection(("1.1.1.1", 53), timeout=2)\n',
-    'exit code 1; it said: .*',
-  ),
-  'writes': (b'#!/bin/sh\necho x > /usr/board || exit 7\n', 'exit code 7'),
-  'fills the disk': (
-    b'#!/bin/sh\nhead -c 99000000 /dev/zero > /tmp/x || exit 8\n',
-    'exit code 8',
-  ),
-  'kills': (b'#!/bin/sh\nkill -9 -1; exit 9\n', 'exit code 9|killed'),
+  'prints for ever': (b'#!/bin/sh\nyes 1\n', '65536 bytes'),
   'is no program': (b'hello', 'cannot be started'),
 }
 
@@ -249,46 +222,6 @@ def test_hostile_metrics_leave_the_board_as_it_was(text_board, name):
     with pytest.raises(BoardError, match=f'(?s){message}'):
       submissions.add_metric(store, metric, program)
     assert _state(store) == before
-
-
-@isolated
-def test_what_a_program_sees(text_board, tmp_path):
-  """Nothing of the environment, the board, other processes, or the network."""
-  secret = tmp_path / 'secret'
-  secret.write_text('secret')
-  program = f"""#!/usr/bin/env python3
-import os, socket
-print(sorted(set(os.environ) - {{'LC_CTYPE'}}))
-print([os.path.exists(p) for p in ({str(secret)!r}, {str(text_board)!r})])
-print(sorted(os.listdir('/tmp')))
-print(len([p for p in os.listdir('/proc') if p.isdigit()]) <= 2)
-print([n for _, n in socket.if_nameindex() if n != 'lo'])
-try:
-  os.setuid(0) if os.getuid() else os.mkdir('/etc/x')
-except OSError as error:
-  print(type(error).__name__)
-""".encode()
-  os.environ['T5SCORE_TEST_SECRET'] = 'secret'
-  try:
-    answer = sandbox.run(program, b'', sandbox.Limits(**LIMITS), [tmp_path])
-  finally:
-    del os.environ['T5SCORE_TEST_SECRET']
-  lines = answer.decode().splitlines()
-  seen = {'metric'}
-  # The interpreter has to be seen, wherever its environment lies.
-  for prefix in map(pathlib.Path, (sys.prefix, sys.base_prefix)):
-    if prefix.is_relative_to('/tmp'):
-      seen.add(prefix.relative_to('/tmp').parts[0])
-  assert lines[:5] == ['[]', '[False, False]', str(sorted(seen)), 'True', '[]']
-  assert lines[5] in ('PermissionError', 'OSError')
-
-
-def test_isolation_is_required(monkeypatch):
-  monkeypatch.setattr(sandbox, 'mechanism', lambda: 'none')
-  with pytest.raises(sandbox.IsolationError, match='install bubblewrap'):
-    sandbox.run(LENGTH, b'')
-  answer = sandbox.run(LENGTH, b'{"hypothesis": "abc"}\n', isolation='none')
-  assert answer == b'3\n'
 
 
 @isolated

@@ -1,8 +1,11 @@
 """Metrics in general: what `score` takes, system values, loading by name."""
 
+import copy
 import importlib
 import math
+import pickle
 import sys
+import threading
 
 import numpy as np
 import pytest
@@ -11,7 +14,7 @@ import t5score_jax
 from t5score_jax import metrics
 from t5score_jax.data.records import Segment
 from t5score_jax.evaluation import bootstrap
-from t5score_jax.metrics import base, registry
+from t5score_jax.metrics import base, registry, systems
 
 
 class Seen(base.Metric):
@@ -182,18 +185,22 @@ def segments_of(*systems):
   return [Segment('h', system=s, language_pair=p) for s, p in systems]
 
 
+def system_means(segments, values, **options):
+  return systems.system_scores(segments, base.Scores(values, ''), **options)
+
+
 def test_system_means_are_by_system_and_language_pair_in_order():
   order = [('B', 'x'), ('A', 'x'), ('B', 'y'), ('B', 'x'), ('A', 'x')]
-  found = base.system_means(segments_of(*order), np.array([1.0, 2, 3, 4, 6]))
+  found = system_means(segments_of(*order), np.array([1.0, 2, 3, 4, 6]))
   assert [(s.system, s.language_pair, s.value, s.segments) for s in found] == [
     ('B', 'x', 2.5, 2),
     ('A', 'x', 4.0, 2),
     ('B', 'y', 3.0, 1),
   ]
   assert (found[2].low, found[2].high) == (3.0, 3.0)
-  assert base.system_means([], np.array([])) == []
+  assert system_means([], np.array([])) == []
   with pytest.raises(ValueError, match='1 segments but 2 scores'):
-    base.system_means(segments_of(('A', 'x')), np.array([1.0, 2.0]))
+    system_means(segments_of(('A', 'x')), np.array([1.0, 2.0]))
 
 
 def test_the_bootstrap_is_that_of_a_plain_loop(monkeypatch):
@@ -202,22 +209,22 @@ def test_the_bootstrap_is_that_of_a_plain_loop(monkeypatch):
   rng = np.random.default_rng(3)
   means = [values[rng.integers(7, size=7)].mean() for _ in range(200)]
   expected = np.percentile(means, [2.5, 97.5])
-  (whole,) = base.system_means(segments, values, resamples=200, seed=3)
+  (whole,) = system_means(segments, values, resamples=200, seed=3)
   np.testing.assert_allclose([whole.low, whole.high], expected, rtol=1e-12)
   # In blocks of 3 draws: the same numbers.
   monkeypatch.setattr(bootstrap, 'CHUNK_NUMBERS', 21)
-  (blocks,) = base.system_means(segments, values, resamples=200, seed=3)
+  (blocks,) = system_means(segments, values, resamples=200, seed=3)
   assert blocks == whole
-  (other,) = base.system_means(segments, values, resamples=200, seed=4)
+  (other,) = system_means(segments, values, resamples=200, seed=4)
   assert other.low != whole.low
-  (none,) = base.system_means(segments, values, resamples=0)
+  (none,) = system_means(segments, values, resamples=0)
   assert (none.value, none.low, none.high) == (whole.value, None, None)
 
 
 def test_an_interval_does_not_depend_on_the_other_systems():
   values = np.random.default_rng(1).normal(size=20)
-  alone = base.system_means(segments_of(*[('A', 'x')] * 10), values[:10])
-  both = base.system_means(
+  alone = system_means(segments_of(*[('A', 'x')] * 10), values[:10])
+  both = system_means(
     segments_of(*[('A', 'x')] * 10, *[('B', 'x')] * 10), values
   )
   assert both[0] == alone[0]
@@ -228,7 +235,7 @@ def test_the_interval_covers_the_mean_about_as_often_as_it_says():
   segments = segments_of(*[('A', 'x')] * 100)
   inside = 0
   for seed in range(300):
-    (found,) = base.system_means(
+    (found,) = system_means(
       segments, rng.normal(5, 1, size=100), resamples=300, seed=seed
     )
     inside += found.low <= 5 <= found.high
@@ -246,7 +253,7 @@ def test_a_corpus_value_comes_from_sums_not_from_means():
   )
   assert scores.system == 10 / 12
   assert base.Scores([0.5, 0.9], 'x').system == 0.7
-  (found,) = base.system_scores(segments_of(*[('A', 'x')] * 2), scores)
+  (found,) = systems.system_scores(segments_of(*[('A', 'x')] * 2), scores)
   assert found.value == 10 / 12
   assert (found.low, found.high) == (0.5, 0.9)
   with pytest.raises(ValueError, match='no segments'):
@@ -340,3 +347,93 @@ def test_load_loads_t5score(monkeypatch):
     ('chrf++', {'lowercase': True}),
     ('comes', {'model': 'some/folder', 'windows': True}),
   ]
+
+
+@pytest.mark.parametrize('name', ['bleu', 'chrf++', 'ter', 'rouge-2'])
+def test_scores_can_be_pickled(name):
+  scores = t5score_jax.load(name)(['a cat sat', ''], ['the cat sat', 'a'])
+  for again in (pickle.loads(pickle.dumps(scores)), copy.deepcopy(scores)):
+    assert list(again) == list(scores)
+    assert again.system == scores.system
+    assert again.signature == scores.signature
+
+
+def test_scores_are_a_sequence_and_an_array():
+  scores = base.Scores(np.array([1.0, 2.0, 4.0], np.float32), 'x')
+  assert scores[1] == 2.0 and type(scores[-1]) is float
+  assert scores[1:].tolist() == [2.0, 4.0]
+  with pytest.raises(IndexError):
+    scores[3]
+  array = np.asarray(scores)
+  assert array.dtype == np.float32 and array.tolist() == [1.0, 2.0, 4.0]
+  assert np.asarray(scores, np.float64).dtype == np.float64
+  array = np.array(scores)
+  array[0] = 9
+  assert scores[0] == 1.0
+  pandas = pytest.importorskip('pandas')
+  assert pandas.Series(list('abc')).to_frame('h').assign(s=scores)[
+    's'
+  ].tolist() == [1.0, 2.0, 4.0]
+
+
+def test_scores_compare_by_identity():
+  one, two = (base.Scores(np.zeros(2), 'x') for _ in range(2))
+  assert one == one and one != two and len({one, two}) == 2
+
+
+class Reporting(Seen):
+  """Reports its segments, and waits for another thread to do so."""
+
+  def __init__(self):
+    self.barrier = threading.Barrier(2)
+
+  def score_segments(self, segments):
+    for done in range(len(segments)):
+      self.barrier.wait(20)
+      self.progress(done + 1, len(segments))
+    return super().score_segments(segments)
+
+
+def test_progress_is_of_the_call_also_in_threads():
+  metric = Reporting()
+  seen_by = {'a': [], 'b': []}
+
+  def score(text):
+    report = seen_by[text]
+    metric(
+      [text] * 2, progress=lambda done, total: report.append((done, total))
+    )
+
+  threads = [threading.Thread(target=score, args=[text]) for text in 'ab']
+  for thread in threads:
+    thread.start()
+  for thread in threads:
+    thread.join()
+  assert seen_by == {'a': [(1, 2), (2, 2)], 'b': [(1, 2), (2, 2)]}
+  assert metric.progress is None
+
+
+def test_progress_must_be_a_function():
+  with pytest.raises(TypeError, match='progress is True'):
+    Seen()(['a'], progress=True)
+  with pytest.raises(TypeError, match='progress is 5'):
+    t5score_jax.load('bleu', progress=5)
+  metric = Seen()
+  metric.progress = print
+  assert metric.progress is print
+  metric.progress = None
+
+
+def test_a_metric_prints_its_signature():
+  assert Seen().signature() in repr(Seen())
+
+
+def test_an_empty_name_is_no_model():
+  with pytest.raises(registry.ChoiceError, match="''"):
+    t5score_jax.load('')
+
+
+def test_unequal_numbers_of_single_references_are_not_transposed():
+  with pytest.raises(ValueError, match='1 hypotheses but 2') as caught:
+    seen(['a'], ['b', 'c'])
+  assert 'zip' not in str(caught.value)

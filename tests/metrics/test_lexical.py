@@ -1,6 +1,7 @@
 """BLEU, chrF, TER, ROUGE: the numbers of sacrebleu and rouge-score."""
 
 import gzip
+import inspect
 import math
 import pathlib
 import random
@@ -13,9 +14,9 @@ import sacrebleu
 from rouge_score import rouge_scorer
 from sacrebleu.metrics import BLEU, CHRF, TER
 
-from t5score_jax.data import records
+from t5score_jax.data import files, records
 from t5score_jax.data.records import Segment
-from t5score_jax.metrics import base, registry
+from t5score_jax.metrics import _sacrebleu, registry, systems
 
 DATA = pathlib.Path(__file__).parents[2] / '..' / 'shared' / 'data'
 
@@ -87,7 +88,7 @@ def test_scores_are_those_of_sacrebleu(
   ]
   np.testing.assert_allclose(scores.values, expected, atol=1e-12)
   assert len(set(scores.values.tolist())) > len(segments) / 4
-  for found in base.system_scores(segments, scores, resamples=50):
+  for found in systems.system_scores(segments, scores, resamples=50):
     members = [s for s in segments if s.system == found.system]
     hypotheses = [s.hypothesis for s in members]
     streams = list(zip(*(s.references for s in members), strict=True))
@@ -114,7 +115,7 @@ def test_bootstrap_values_are_sacrebleus_of_the_resampled_corpus():
           [s.hypothesis for s in drawn], [[s.references[0] for s in drawn]]
         ).score
       )
-    (found,) = base.system_scores(
+    (found,) = systems.system_scores(
       segments, metric.score_segments(segments), resamples=20, seed=5
     )
     np.testing.assert_allclose(
@@ -124,11 +125,9 @@ def test_bootstrap_values_are_sacrebleus_of_the_resampled_corpus():
 
 def test_system_values_are_what_the_sacrebleu_command_prints(tmp_path):
   segments = corpus(2, systems='A')
-  records.write_lines(tmp_path / 'hyp', (s.hypothesis for s in segments))
+  files.write_lines(tmp_path / 'hyp', (s.hypothesis for s in segments))
   for n in range(2):
-    records.write_lines(
-      tmp_path / f'ref{n}', (s.references[n] for s in segments)
-    )
+    files.write_lines(tmp_path / f'ref{n}', (s.references[n] for s in segments))
   printed = subprocess.run(
     [sys.executable, '-m', 'sacrebleu', tmp_path / 'ref0', tmp_path / 'ref1']
     + ['-i', tmp_path / 'hyp', '-m', 'bleu', 'chrf', 'ter', '-b', '-w', '9']
@@ -215,7 +214,7 @@ def test_empty_texts_have_a_defined_score(name):
   assert not np.signbit(scores.values).all()
   nothing = metric.score([], [])
   assert len(nothing) == 0
-  assert base.system_scores([], nothing) == []
+  assert systems.system_scores([], nothing) == []
 
 
 @pytest.mark.parametrize('name', ALL)
@@ -331,3 +330,18 @@ def test_wmt20_tau_of_the_official_pairs(name, tau):
   agree = sum(value[s, better] > value[s, worse] for s, better, worse in pairs)
   assert len(pairs) > 60_000
   assert 2 * agree / len(pairs) - 1 == pytest.approx(tau, abs=5e-5)
+
+
+@pytest.mark.parametrize('hook', _sacrebleu.HOOKS)
+@pytest.mark.parametrize('kind', [BLEU, CHRF, TER])
+def test_sacrebleu_has_the_private_methods_that_are_used(kind, hook):
+  method = getattr(kind, hook, None)
+  advice = (
+    f'sacrebleu {sacrebleu.__version__}: metrics/_sacrebleu.py calls '
+    f'{kind.__name__}.{hook}({", ".join(_sacrebleu.HOOKS[hook])}), which has '
+    'changed; adapt it or require an earlier sacrebleu in setup.py'
+  )
+  assert method is not None, advice
+  _, *parameters = inspect.signature(method).parameters.values()
+  required = [p.name for p in parameters if p.default is p.empty]
+  assert len(required) == len(_sacrebleu.HOOKS[hook]), advice

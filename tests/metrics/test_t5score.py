@@ -234,14 +234,14 @@ def test_an_unknown_model():
 
 
 def test_without_embedded_models(monkeypatch, tmp_path):
-  monkeypatch.setattr(kinds, '_PRETRAINED', tmp_path / 'nothing')
+  monkeypatch.setattr(kinds, 'PRETRAINED', tmp_path / 'nothing')
   assert loading.embedded_models() == []
   with pytest.raises(FileNotFoundError, match='install the package again'):
     t5score_jax.load()
 
 
 def test_embedded_models_by_name(monkeypatch, random_bundle, tmp_path):
-  monkeypatch.setattr(kinds, '_PRETRAINED', random_bundle.parent)
+  monkeypatch.setattr(kinds, 'PRETRAINED', random_bundle.parent)
   assert 'random' in loading.embedded_models()
   monkeypatch.chdir(tmp_path)
   (tmp_path / 'random').mkdir()  # the name goes before the path

@@ -78,8 +78,17 @@ def bertscore(folder, hypothesis, reference, layer, idf):
   return p, q, 2 * p * q / (p + q)
 
 
-@pytest.mark.parametrize('idf', ['none', 'references'])
-@pytest.mark.parametrize('layer', [0, 2, 3])
+@pytest.mark.parametrize(
+  ('layer', 'idf'),
+  [
+    (0, 'none'),
+    (2, 'references'),
+    pytest.param(0, 'references', marks=pytest.mark.slow),
+    pytest.param(2, 'none', marks=pytest.mark.slow),
+    pytest.param(3, 'none', marks=pytest.mark.slow),
+    pytest.param(3, 'references', marks=pytest.mark.slow),
+  ],
+)
 def test_bertscore_by_numpy(folder, layer, idf):
   metric = registry.load_metric('bertscore', model=folder, layer=layer, idf=idf)
   found = metric.score(HYPOTHESES, REFERENCES)
@@ -118,7 +127,9 @@ def test_signatures_tell_corpora_apart(folder, tmp_path, name):
   assert idf(plain)[1] != digest
 
 
-@pytest.mark.parametrize('name', ['bertscore', 'moverscore'])
+@pytest.mark.parametrize(
+  'name', ['bertscore', pytest.param('moverscore', marks=pytest.mark.slow)]
+)
 def test_signatures_tell_networks_of_the_same_weights_apart(
   folder, tmp_path, name
 ):
@@ -224,7 +235,13 @@ def mover(folder, hypothesis, reference, tables, version='v2', ngram=1):
 
 
 @pytest.mark.parametrize(
-  'options', [{}, {'version': 'v1'}, {'ngram': 2}, {'ngram': 9}]
+  'options',
+  [
+    {'version': 'v1'},
+    {'ngram': 2},
+    pytest.param({}, marks=pytest.mark.slow),
+    pytest.param({'ngram': 9}, marks=pytest.mark.slow),
+  ],
 )
 def test_moverscore_by_linear_programming(folder, options):
   metric = registry.load_metric('moverscore', model=folder, **options)
@@ -235,22 +252,6 @@ def test_moverscore_by_linear_programming(folder, options):
     for h, r in zip(HYPOTHESES, REFERENCES, strict=True)
   ]
   np.testing.assert_allclose(found.values, want, atol=2e-5)
-
-
-@pytest.mark.parametrize('name', ['bertscore', 'moverscore'])
-def test_batches_order_and_company_do_not_matter(folder, name):
-  metric = registry.load_metric(name, model=folder, idf='none')
-  small = registry.load_metric(name, model=folder, idf='none', batch_tokens=24)
-  whole = metric.score(HYPOTHESES, REFERENCES).values
-  np.testing.assert_allclose(
-    small.score(HYPOTHESES[::-1], REFERENCES[::-1]).values[::-1],
-    whole,
-    atol=1e-5,
-  )
-  for n, (h, r) in enumerate(zip(HYPOTHESES, REFERENCES, strict=True)):
-    np.testing.assert_allclose(
-      metric.score([h], [r]).values[0], whole[n], atol=1e-5
-    )
 
 
 @pytest.mark.parametrize('name', ['bertscore', 'moverscore'])

@@ -117,7 +117,13 @@ def test_token_log_probs_against_numpy():
   np.testing.assert_array_equal(found, exact)
 
 
-@pytest.mark.parametrize('name', list(CASES))
+@pytest.mark.parametrize(
+  'name',
+  [
+    pytest.param(name, marks=[] if name == 'PairModel' else pytest.mark.slow)
+    for name in CASES
+  ],
+)
 def test_losses_scores_and_gradients_equal(name):
   batch, settings, shape = CASES[name]
   ours = getattr(t5score, name)(CONFIG, **settings)
@@ -168,13 +174,14 @@ def test_scores_of_padding_are_zero():
   assert (scores[GROUPS['group_mask'] > 0] < 0).all()
 
 
+@pytest.mark.slow
 def test_dropout_and_noise_need_a_key():
   model = external.GenerativeModel(LogitsOfT5(), input_noise=0.5)
   loss = jax.jit(lambda rng: model.loss_fn(PARAMS, TEXTS, rng)[0])
   drawn = [float(loss(jax.random.key(seed))) for seed in (0, 1)]
   plain = external.GenerativeModel(LogitsOfT5())
   still = float(jax.jit(plain.loss_fn)(PARAMS, TEXTS, None)[0])
-  assert float(loss(None)) == still
+  assert float(loss(None)) == pytest.approx(still, rel=1e-6)
   assert len({still, *drawn}) == 3
 
 

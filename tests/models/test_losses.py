@@ -11,12 +11,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from t5score_jax.models import losses
+from t5score_jax.models import _logit_blocks, losses
 
-# The shapes that hypothesis draws from: each costs a compilation or two.
-_SHAPES = st.tuples(
-  st.integers(1, 3), st.integers(1, 7), st.integers(1, 5), st.integers(2, 11)
-)
+# The shapes that hypothesis draws from: each costs a compilation.
+_SHAPES = st.sampled_from([(1, 1, 1, 2), (2, 7, 3, 11), (3, 5, 5, 6)])
 _SEEDS = st.integers(0, 2**32 - 1)
 
 
@@ -42,8 +40,12 @@ def _naive(hidden, kernel, targets):
 
 
 def _value_and_grads(function, hidden, kernel, targets, cotangent):
-  value, pull = jax.vjp(lambda h, k: function(h, k, targets), hidden, kernel)
-  return value, *pull(cotangent)
+  @jax.jit
+  def compute(hidden, kernel):
+    value, pull = jax.vjp(lambda h, k: function(h, k, targets), hidden, kernel)
+    return value, *pull(cotangent)
+
+  return compute(hidden, kernel)
 
 
 def _numpy(hidden, kernel, targets, cotangent):
@@ -64,23 +66,39 @@ def _numpy(hidden, kernel, targets, cotangent):
 
 
 @functools.partial(jax.jit, static_argnums=0)
-def _blocked(per_row, hidden, kernel, targets, cotangent):
-  """Values and gradients, ``per_row`` positions of a row at a time."""
-  elements = per_row * targets.shape[0] * kernel.shape[1]
-  return _value_and_grads(
-    lambda *args: losses.token_log_probs(*args, block_elements=elements),
-    hidden,
-    kernel,
-    targets,
-    cotangent,
-  )
+def _blocked(cut, hidden, kernel, targets, cotangent):
+  """Values and gradients.
+
+  Args:
+    cut: What is cut, and how many positions of each row, or about as many
+      logits, are computed at a time.
+    hidden: As of `losses.token_log_probs`; the other arguments likewise.
+    kernel: See there.
+    targets: See there.
+    cotangent: Float32 [batch, length].
+  """
+  axis, size = cut
+  if axis == 'positions':
+    function = functools.partial(_logit_blocks.by_positions, block=size)
+  else:
+    # The default on the CPU of these tests.
+    elements = size * targets.shape[0] * kernel.shape[1]
+    function = functools.partial(
+      losses.token_log_probs, block_elements=elements
+    )
+  return _value_and_grads(function, hidden, kernel, targets, cotangent)
+
+
+_CUTS = st.sampled_from(
+  [('positions', 1), ('positions', 3), ('vocabulary', 2), ('vocabulary', 8)]
+)
 
 
 @settings(max_examples=20, deadline=None)
-@given(shape=_SHAPES, per_row=st.integers(1, 8), seed=_SEEDS)
-def test_blocked_equals_naive(shape, per_row, seed):
+@given(shape=_SHAPES, cut=_CUTS, seed=_SEEDS)
+def test_blocked_equals_naive(shape, cut, seed):
   draw = _draw(shape, seed)
-  made = _blocked(per_row, *draw)
+  made = _blocked(cut, *draw)
   expected = _numpy(*draw)
   for name, a, b in zip(
     ('value', 'd_hidden', 'd_kernel'), made, expected, strict=True
@@ -91,10 +109,10 @@ def test_blocked_equals_naive(shape, per_row, seed):
 
 
 @settings(max_examples=10, deadline=None)
-@given(shape=_SHAPES, per_row=st.integers(1, 8), seed=_SEEDS)
-def test_bfloat16_blocked_equals_naive(shape, per_row, seed):
+@given(shape=_SHAPES, cut=_CUTS, seed=_SEEDS)
+def test_bfloat16_blocked_equals_naive(shape, cut, seed):
   hidden, kernel, *rest = _draw(shape, seed, jnp.bfloat16)
-  value, d_hidden, d_kernel = _blocked(per_row, hidden, kernel, *rest)
+  value, d_hidden, d_kernel = _blocked(cut, hidden, kernel, *rest)
   assert (value.dtype, d_hidden.dtype) == (jnp.float32, jnp.bfloat16)
   assert d_kernel.dtype == jnp.float32
   rounded = kernel.astype(jnp.bfloat16)
@@ -108,6 +126,38 @@ def test_bfloat16_blocked_equals_naive(shape, per_row, seed):
       expected,
       atol=0.02 * max(1.0, np.abs(expected).max()),
     )
+
+
+@pytest.mark.parametrize('share', [0.1, 0.6, 1.0])
+def test_what_does_not_count_changes_nothing(share):
+  # 600 positions: five tiles of tokens; 300 columns: blocks of 48, some twice.
+  hidden, kernel, targets, cotangent = _draw((4, 150, 5, 300), 3)
+  counted = np.random.default_rng(0).random((4, 150)) < share
+  made = _value_and_grads(
+    lambda *args: losses.token_log_probs(*args, counted, 48 * 120),
+    jnp.where(counted[..., None], hidden, jnp.nan),
+    kernel,
+    jnp.where(counted, targets, -1),
+    cotangent,
+  )
+  cut = jnp.where(counted, cotangent, 0.0)
+  value, *gradients = _numpy(hidden, kernel, targets, cut)
+  expected = value * counted, *gradients
+  for a, b in zip(made, expected, strict=True):
+    np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-5)
+
+
+def test_tiles_of_padding_are_skipped():
+  hidden, kernel, targets, cotangent = _draw((4, 150, 5, 300), 3)
+  made = _value_and_grads(
+    lambda *args: losses.token_log_probs(*args, jnp.zeros((4, 150))),
+    hidden,
+    # Whatever is multiplied by it is NaN.
+    jnp.nan * kernel,
+    targets,
+    cotangent,
+  )
+  assert not any(np.any(x) for x in made)
 
 
 def test_gradient_against_finite_differences():
@@ -325,3 +375,126 @@ def test_ten_systems_make_45_pairs():
   # Each pair is in reverse order: twice its gap.
   expected = sum(2 * (j - i) for i, j in itertools.combinations(range(10), 2))
   np.testing.assert_allclose(loss, expected)
+
+
+# Contrastive loss of sentence vectors (UScore, equation 4).
+
+
+def _vectors(count, seed=0, width=5):
+  generator = np.random.default_rng(seed)
+  return generator.normal(size=(2, count, width)).astype(np.float32) * 3
+
+
+def _equation_4(x, y, tau, include_positive, same=None, np=np):
+  """The mean loss of pairs, as a reader would write it."""
+  count = len(x)
+  same = [[False] * count] * count if same is None else same
+  total = 0.0
+  for a, b in ((x, y), (y, x)):
+    a = a / np.sqrt((a * a).sum(1, keepdims=True))
+    b = b / np.sqrt((b * b).sum(1, keepdims=True))
+    cosines = a @ b.T
+    for i in range(count):
+      summands = [
+        np.exp(cosines[i, j] / tau)
+        for j in range(count)
+        if (include_positive if j == i else not same[i][j])
+      ]
+      positive = np.exp(cosines[i, i] / tau)
+      total = total - np.log(positive / sum(summands))
+  return total / count
+
+
+@functools.partial(jax.jit, static_argnames=('temperature', 'include_positive'))
+def _info_nce(x, y, mask=None, **options):
+  mask = jnp.ones(len(x)) if mask is None else jnp.asarray(mask, jnp.float32)
+  loss, weight = losses.info_nce(x, y, mask, **options)
+  return loss / jnp.maximum(weight, 1.0)
+
+
+_info_nce_and_grads = jax.jit(
+  jax.value_and_grad(_info_nce, (0, 1)),
+  static_argnames=('temperature', 'include_positive'),
+)
+
+
+@pytest.mark.parametrize(
+  ('tau', 'include_positive'), [(0.05, False), (1.0, True)]
+)
+def test_info_nce_is_equation_4_in_both_directions(tau, include_positive):
+  x, y = _vectors(4)
+  options = {'temperature': tau, 'include_positive': include_positive}
+  expected = _equation_4(*_vectors(4).astype('f8'), tau, include_positive)
+  np.testing.assert_allclose(_info_nce(x, y, **options), expected, rtol=1e-5)
+  _, found = _info_nce_and_grads(x, y, **options)
+  naive = jax.jit(
+    jax.grad(
+      lambda x, y: _equation_4(x, y, tau, include_positive, np=jnp), (0, 1)
+    )
+  )(x, y)
+  for one, other in zip(found, naive, strict=True):
+    assert np.abs(other).max() > 1e-2
+    np.testing.assert_allclose(one, other, rtol=1e-3, atol=1e-4)
+  # No pair is first, and the sides may be exchanged.
+  order = [2, 0, 3, 1]
+  for a, b in ((y, x), (x[order], y[order])):
+    np.testing.assert_allclose(_info_nce(a, b, **options), expected, rtol=1e-5)
+
+
+def test_info_nce_leaves_out_the_pair_itself():
+  # Orthogonal texts: positives at 1, negatives at 0.
+  x = np.eye(3, dtype=np.float32)
+  printed = _info_nce(x, x, temperature=0.5)
+  np.testing.assert_allclose(printed, 2 * (np.log(2) - 2), rtol=1e-6)
+  whole = _info_nce(x, x, temperature=0.5, include_positive=True)
+  np.testing.assert_allclose(whole, 2 * (np.log(2 + np.e**2) - 2), rtol=1e-6)
+  # The least value of the loss: opposite negatives.
+  line = np.array([[1.0], [-1.0]], np.float32)
+  np.testing.assert_allclose(_info_nce(line, line), 2 * (0 - 40), rtol=1e-6)
+
+
+@pytest.mark.parametrize('filled', [False, True])
+def test_info_nce_does_not_see_padding(filled):
+  x, y = _vectors(4)
+  more = np.zeros((2, 5), np.float32)
+  rows = [0, 4, 1, 2, 5, 3]
+  wide_x, wide_y = (np.concatenate([side, more])[rows] for side in (x, y))
+  mask = np.array(rows) < 4
+  if filled:
+    wide_x[~mask], wide_y[~mask] = x[0], y[0]
+  found = _info_nce_and_grads(wide_x, wide_y, mask)
+  expected = _info_nce_and_grads(x, y)
+  np.testing.assert_allclose(found[0], expected[0], rtol=1e-6)
+  for wide, narrow in zip(found[1], expected[1], strict=True):
+    kept = np.asarray(wide)[mask]
+    order = np.array(rows)[mask]
+    np.testing.assert_allclose(kept, np.asarray(narrow)[order], atol=1e-5)
+    assert not np.any(np.asarray(wide)[~mask])
+
+
+def test_pairs_that_share_a_text_are_no_negatives():
+  x, y = _vectors(4)
+  y[1] = y[0]
+  same = np.eye(4, dtype=bool)
+  same[0, 1] = same[1, 0] = True
+  found = _info_nce(x, y, same=same)
+  expected = _equation_4(x.astype('f8'), y.astype('f8'), 0.05, False, same)
+  np.testing.assert_allclose(found, expected, rtol=1e-5)
+  assert abs(float(_info_nce(x, y)) - float(found)) > 0.1
+
+
+@pytest.mark.parametrize('include_positive', [False, True])
+def test_a_pair_without_negatives_teaches_nothing(include_positive):
+  x, y = _vectors(2)
+  for mask, same in (([1, 0], None), ([1, 1], np.ones((2, 2), bool))):
+
+    @jax.jit
+    def compute(x, y, mask=mask, same=same):
+      mask = jnp.array(mask, jnp.float32)
+      return jax.value_and_grad(losses.info_nce, has_aux=True)(
+        x, y, mask, 0.05, include_positive, same
+      )
+
+    (loss, weight), gradient = compute(x, y)
+    assert float(loss) == float(weight) == 0
+    assert not np.any(gradient)

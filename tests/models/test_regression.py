@@ -1,12 +1,12 @@
-"""Regressors as the trunk trains them, and how they are judged meanwhile."""
+"""Regressors in the training loop, and their evaluation there."""
 
 import dataclasses
 import functools
-import os
 import subprocess
 import sys
 from pathlib import Path
 
+import devices
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -59,9 +59,9 @@ def _gradient(model, params, batch):
   'changes',
   [
     {},
-    {'reference': False},
+    pytest.param({'reference': False}, marks=pytest.mark.slow),
     {'layer_transformation': 'sparsemax', 'layer_norm': True, 'pooling': 'cls'},
-    {'layer': 1, 'pooling': 'max'},
+    pytest.param({'layer': 1, 'pooling': 'max'}, marks=pytest.mark.slow),
   ],
 )
 def test_head_on_vectors_is_the_estimator_on_tokens(changes):
@@ -320,7 +320,8 @@ def _shapes(model):
 
 def _begin(paths, model, new='^(estimator|mix)/'):
   plan = _shapes(model)
-  fresh = plan.init_params(jax.random.key(5))
+  fresh = tiny_encoder.random_params(plan.shapes.params, seed=5)
+  fresh = jax.tree.map(jnp.asarray, fresh)
   found = native.initial_params(paths, plan.shapes.params, fresh=fresh, new=new)
   return jax.device_get(found), jax.device_get(fresh)
 
@@ -403,11 +404,10 @@ def test_four_devices_learn_as_one(tmp_path, partitions):
   program = Path(__file__).parents[1] / 'support' / 'regress_on_devices.py'
   found = []
   for count, parts in ((1, 1), (4, partitions)):
-    flags = f'--xla_force_host_platform_device_count={count}'
     file = tmp_path / f'{count}.npz'
     subprocess.run(
       [sys.executable, str(program), str(file), str(parts)],
-      env={**os.environ, 'XLA_FLAGS': flags, 'JAX_PLATFORMS': 'cpu'},
+      env=devices.environment(count),
       check=True,
       timeout=300,
     )

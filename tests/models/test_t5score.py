@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from t5_outputs import compute, random_params
 
-from t5score_jax.models import losses, t5score
+from t5score_jax.models import likelihood, losses, t5score
 from t5score_jax.nn import t5
 
 CONFIG = t5.T5Config(
@@ -34,7 +34,7 @@ def _quick_compilation():
 
 
 def _texts(*shape, seed=0):
-  """Texts of 2 to ``length`` tokens, ending in ``</s>``."""
+  """Texts of 2 to `length` tokens, ending in `</s>`."""
   rng = np.random.default_rng(seed)
   *rows, length = shape
   tokens = rng.integers(2, CONFIG.vocab_size, (int(np.prod(rows)), length))
@@ -100,22 +100,25 @@ def _margin(scores, batch, alpha=1.0, min_gap=0.0):
 
 def test_shift_right_and_weights():
   tokens = jnp.array([[5, 6, 1, 0], [7, 1, 0, 0]])
-  assert t5score.shift_right(tokens).tolist() == [[0, 5, 6, 1], [0, 7, 1, 0]]
-  assert t5score.token_weights(tokens).tolist() == [[1, 1, 1, 0], [1, 1, 0, 0]]
+  assert likelihood.shift_right(tokens).tolist() == [[0, 5, 6, 1], [0, 7, 1, 0]]
+  assert likelihood.token_weights(tokens).tolist() == [
+    [1, 1, 1, 0],
+    [1, 1, 0, 0],
+  ]
 
 
 def test_target_log_probs_take_the_named_rows():
   inputs, targets = _texts(2, 6, seed=1), _texts(3, 6, seed=2)
   rows = np.array([1, 0, 1])
-  made = t5score.target_log_probs(
-    PARAMS,
-    CONFIG,
-    t5score.encode(PARAMS, CONFIG, inputs),
-    inputs,
-    rows,
-    targets,
-    block_elements=100,
-  )
+
+  @jax.jit
+  def compute_rows(params):
+    encoded = likelihood.encode(params, CONFIG, inputs)
+    return likelihood.target_log_probs(
+      params, CONFIG, encoded, inputs, rows, targets
+    )
+
+  made = compute_rows(PARAMS)
   expected = compute(CONFIG, PARAMS, inputs[rows], targets)['log_probs']
   np.testing.assert_allclose(made, expected, rtol=1e-5, atol=1e-5)
   assert np.all(np.asarray(made)[targets == 0] == 0)
@@ -286,6 +289,7 @@ def test_groups_give_the_gradients_of_their_pairs():
   )
 
 
+@pytest.mark.slow
 def test_losses_of_halves_add_up():
   batch = _group_batch()
   model = t5score.GroupModel(CONFIG)
@@ -315,7 +319,7 @@ def test_paraphrase_model_draws_pairs_within_a_group(pseudo_reference):
   # One hypothesis alone: its partner is always the shared text.
   batch['group_mask'] = np.array([[1, 1, 1, 1], [1, 0, 0, 0]], np.float32)
   model = t5score.ParaphraseModel(CONFIG, pseudo_reference=pseudo_reference)
-  draw = jax.jit(model._pairs)
+  draw = jax.jit(model.draw_pairs)
   shared, hypotheses = batch['shared_tokens'], batch['hypothesis_tokens']
   targets_seen, partners_seen = [], []
   for seed in range(30):
@@ -346,16 +350,16 @@ def test_paraphrase_model_draws_pairs_within_a_group(pseudo_reference):
 def test_input_noise_touches_neither_padding_nor_the_end():
   tokens = _texts(50, 20, seed=5)
   model = t5score.GenerativeModel(CONFIG, input_noise=0.4)
-  noisy = np.asarray(model._noisy(tokens, jax.random.key(0)))
-  pieces = tokens > t5score.EOS_ID
+  noisy = np.asarray(model.add_noise(tokens, jax.random.key(0)))
+  pieces = tokens > likelihood.EOS_ID
   np.testing.assert_array_equal(noisy[~pieces], tokens[~pieces])
   changed = noisy != tokens
   # Pieces, neither special ids nor ids beyond the vocabulary.
-  assert noisy[changed].min() == t5score.EOS_ID + 2
+  assert noisy[changed].min() == likelihood.EOS_ID + 2
   assert noisy[changed].max() == CONFIG.vocab_size - 1
   # A replaced piece stays what it was once in about 37 times.
   assert 0.3 < changed[pieces].mean() < 0.48
-  still = t5score.GenerativeModel(CONFIG)._noisy(tokens, jax.random.key(0))
+  still = t5score.GenerativeModel(CONFIG).add_noise(tokens, jax.random.key(0))
   np.testing.assert_array_equal(still, tokens)
 
 

@@ -21,7 +21,7 @@ import t5x_runs  # noqa: E402
 from flax.traverse_util import flatten_dict  # noqa: E402
 
 from t5score_jax import cli
-from t5score_jax.checkpoints import native  # noqa: E402
+from t5score_jax.checkpoints import loading  # noqa: E402
 from t5score_jax.commands import score, train  # noqa: E402
 from t5score_jax.tasks import made_up  # noqa: E402
 
@@ -59,7 +59,7 @@ def _library_losses(kind, checkpoint, folder, more=''):
     'from t5score_jax.tasks import made_up\n'
     'from t5score_jax.training import loop\n'
     'from t5score_jax.training import optimizers\n'
-    'loop.Cadence.log_every = 1\n'
+    'loop.Intervals.log_every = 1\n'
     'optimizers.adafactor.min_dim_size_to_factor = '
     f'{t5x_runs.MIN_DIM_SIZE_TO_FACTOR}\n'
     # T5X decays every parameter.
@@ -89,7 +89,7 @@ def _library_losses(kind, checkpoint, folder, more=''):
 
 
 def _params(folder):
-  return flatten_dict(native.load_for_scoring(folder).params, sep='/')
+  return flatten_dict(loading.load_model(folder).params, sep='/')
 
 
 def _assert_same_losses(left, right):

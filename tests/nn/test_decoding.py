@@ -6,6 +6,7 @@ import functools
 import jax
 import numpy as np
 import pytest
+from t5_outputs import logits as logits_of
 from t5_outputs import random_params
 
 from t5score_jax.nn import decoding, t5
@@ -66,11 +67,18 @@ def _stepwise(params, config, inputs, targets, most):
 def _at_once(params, config, inputs, fed):
   """Logits by teacher forcing; sequences of an input follow one another."""
   inputs = jax.numpy.repeat(inputs, fed.shape[0] // inputs.shape[0], axis=0)
-  return t5.logits(params, config, inputs, fed)
+  return logits_of(params, config, inputs, fed)
 
 
 @pytest.mark.parametrize(
-  ('name', 'k'), [*((name, 3) for name in CONFIGS), ('untied', 1)]
+  ('name', 'k'),
+  [
+    ('untied', 3),
+    pytest.param('bias of each layer', 3, marks=pytest.mark.slow),
+    ('scanned', 3),
+    pytest.param('tied', 3, marks=pytest.mark.slow),
+    pytest.param('untied', 1, marks=pytest.mark.slow),
+  ],
 )
 def test_steps_equal_teacher_forcing(name, k):
   config = CONFIGS[name]
@@ -87,7 +95,9 @@ def test_steps_equal_teacher_forcing(name, k):
   np.testing.assert_allclose(made, expected, rtol=1e-5, atol=2e-5)
 
 
-@pytest.mark.parametrize('name', ['untied', 'scanned'])
+@pytest.mark.parametrize(
+  'name', [pytest.param('untied', marks=pytest.mark.slow), 'scanned']
+)
 def test_reordered_sequences_go_on_from_others(name):
   config = CONFIGS[name]
   params = random_params(config)

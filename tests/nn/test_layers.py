@@ -2,6 +2,7 @@
 
 import math
 
+import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -61,14 +62,14 @@ def test_position_bias_is_the_entry_of_the_bucket():
 def test_rms_norm():
   x = np.random.default_rng(0).standard_normal((2, 3, 8)).astype(np.float32)
   scale = np.linspace(0.5, 2, 8, dtype=np.float32)
-  made = layers.RMSNorm().apply({'params': {'scale': scale}}, x)
+  made = nn.RMSNorm().apply({'params': {'scale': scale}}, x)
   expected = x / np.sqrt((x**2).mean(-1, keepdims=True) + 1e-6) * scale
   np.testing.assert_allclose(made, expected, rtol=1e-5)
 
 
 def test_rms_norm_of_bfloat16_is_computed_in_float32():
   x = jnp.full((1, 256), 300.0, jnp.bfloat16).at[0, 0].set(1.0)
-  module = layers.RMSNorm(dtype=jnp.bfloat16)
+  module = nn.RMSNorm(dtype=jnp.bfloat16)
   made = module.apply({'params': {'scale': jnp.ones(256)}}, x)
   assert made.dtype == jnp.bfloat16
   wide = np.asarray(x, np.float64)

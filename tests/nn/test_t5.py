@@ -11,7 +11,7 @@ from flax.traverse_util import flatten_dict, unflatten_dict
 from t5_outputs import compute, random_params
 
 from t5score_jax.checkpoints import layouts, weights
-from t5score_jax.models import t5score
+from t5score_jax.models import likelihood, t5score
 from t5score_jax.nn import t5, t5_axes
 
 CONFIG = t5.T5Config(
@@ -66,6 +66,7 @@ def _assert_trees_close(made, expected, **tolerance):
     np.testing.assert_allclose(made[name], leaf, err_msg=name, **tolerance)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('remat', ['minimal', 'full'])
 def test_remat_changes_neither_loss_nor_gradients(remat):
   params = random_params(CONFIG)
@@ -101,7 +102,9 @@ def _scanned(params, config):
   return unflatten_dict(stacked, sep='/')
 
 
-@pytest.mark.parametrize('remat', ['none', 'full'])
+@pytest.mark.parametrize(
+  'remat', [pytest.param('none', marks=pytest.mark.slow), 'full']
+)
 def test_scanned_layers_equal_plain_ones(remat):
   params = random_params(OWN_BIAS)
   loss, gradient = _loss_and_gradient(OWN_BIAS, params, *_texts())
@@ -116,7 +119,11 @@ def test_scanned_layers_equal_plain_ones(remat):
   _assert_trees_close(made[1], _scanned(gradient, config), rtol=1e-5, atol=1e-5)
 
 
-@pytest.mark.parametrize('plain', [CONFIG, OWN_BIAS], ids=['shared', 'own'])
+@pytest.mark.parametrize(
+  'plain',
+  [CONFIG, pytest.param(OWN_BIAS, marks=pytest.mark.slow)],
+  ids=['shared', 'own'],
+)
 def test_converted_layouts_score_alike(plain):
   params = random_params(plain)
   named = {
@@ -138,6 +145,7 @@ def test_converted_layouts_score_alike(plain):
   )
 
 
+@pytest.mark.slow
 def test_bfloat16_is_close_and_keeps_parameters_in_float32():
   params = random_params(CONFIG)
   config = dataclasses.replace(CONFIG, dtype='bfloat16')
@@ -158,6 +166,7 @@ def test_bfloat16_is_close_and_keeps_parameters_in_float32():
   assert cosine > 0.99
 
 
+@pytest.mark.slow
 def test_padding_and_batch_mates_change_nothing():
   params = random_params(CONFIG)
   inputs, targets = _texts()
@@ -204,7 +213,7 @@ def test_one_encoding_serves_several_targets():
   inputs, _ = _texts(rows=2)
   _, targets = _texts(rows=6)
   decode = jax.jit(t5.Transformer(CONFIG).apply)
-  decoded = t5score.shift_right(targets)
+  decoded = likelihood.shift_right(targets)
   shared = decode({'params': params}, inputs, decoded)
   repeated = decode({'params': params}, np.repeat(inputs, 3, axis=0), decoded)
   np.testing.assert_allclose(shared, repeated, rtol=1e-5, atol=1e-5)
@@ -318,7 +327,13 @@ def test_config_refuses(changes, message):
 
 def test_untrained_network_is_near_chance():
   # T5X's initialisers: the loss of an untrained network is about log V.
-  config = dataclasses.replace(CONFIG, emb_dim=32, vocab_size=512)
+  config = dataclasses.replace(
+    CONFIG,
+    emb_dim=32,
+    vocab_size=512,
+    num_encoder_layers=1,
+    num_decoder_layers=1,
+  )
   params = jax.jit(lambda rng: t5.init_params(config, rng))(jax.random.key(0))
   inputs, targets = _texts(rows=6)
   made = compute(config, params, inputs, targets)

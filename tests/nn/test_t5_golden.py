@@ -1,6 +1,6 @@
 """The T5 family against files that transformers' outputs were written to.
 
-``golden/make_t5.py`` made them; ``parity/`` compares with transformers itself.
+`golden/make_t5.py` made them; `parity/` compares with transformers itself.
 """
 
 import dataclasses
@@ -38,7 +38,17 @@ def test_every_member_of_the_family_has_a_small_file():
   assert sum(path.stat().st_size for path in _FILES) < 300_000
 
 
-@pytest.mark.parametrize('path', _FILES, ids=lambda p: p.stem)
+@pytest.mark.parametrize(
+  'path',
+  [
+    # ByT5 and mT5 are the network of T5 1.1.
+    pytest.param(
+      path, marks=pytest.mark.slow if path.stem[3:] in ('byt5', 'mt5') else []
+    )
+    for path in _FILES
+  ],
+  ids=lambda p: p.stem,
+)
 def test_equals_golden_file(path):
   config, params, batch, stride, expected = _read(path)
   assert set(expected) == {'encoded', 'logits', 'log_probs', 'scores'}
@@ -49,7 +59,14 @@ def test_equals_golden_file(path):
   assert_equal_outputs(made, expected)
 
 
-@pytest.mark.parametrize('path', _FILES, ids=lambda p: p.stem)
+@pytest.mark.parametrize(
+  'path',
+  [
+    _FILES[0],
+    *(pytest.param(path, marks=pytest.mark.slow) for path in _FILES[1:]),
+  ],
+  ids=lambda p: p.stem,
+)
 def test_bfloat16_stays_close_to_the_golden_file(path):
   config, params, batch, _, expected = _read(path)
   config = dataclasses.replace(config, dtype='bfloat16')

@@ -9,7 +9,8 @@ import sentencepiece
 from t5_outputs import random_params
 
 from t5score_jax.checkpoints import bundle, convert
-from t5score_jax.checkpoints.weights import LazyArray, Source
+from t5score_jax.checkpoints.source import Source
+from t5score_jax.checkpoints.weights import LazyArray
 from t5score_jax.nn.t5 import T5Config
 from tests.conftest import made_up_text
 

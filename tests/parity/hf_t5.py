@@ -1,6 +1,6 @@
 """Tiny random T5s of transformers, and their weights under T5X's names.
 
-The oracle of ``test_t5_parity.py`` and of ``tests/golden/make_t5.py``. Not an
+The oracle of `test_t5_parity.py` and of `tests/golden/make_t5.py`. Not an
 importer of published checkpoints.
 """
 
@@ -97,7 +97,7 @@ CASES = {
 def randomize(model: torch.nn.Module, seed: int) -> None:
   """Draws all weights such that every one of them shows in the output.
 
-  They are multiples of ``WEIGHT_STEP`` that fit a byte, so that files of them
+  They are multiples of `WEIGHT_STEP` that fit a byte, so that files of them
   are small and exact.
   """
   rng = np.random.default_rng(seed)
@@ -166,7 +166,7 @@ def to_t5x(model: torch.nn.Module, config: t5.T5Config) -> dict[str, object]:
 
 
 def batch(case: Case, seed: int, rows: int = 3) -> dict[str, np.ndarray]:
-  """Random texts of several lengths, padded, ending in ``</s>``."""
+  """Random texts of several lengths, padded, ending in `</s>`."""
   rng = np.random.default_rng(seed)
 
   def texts(length: int) -> np.ndarray:
@@ -186,7 +186,7 @@ def batch(case: Case, seed: int, rows: int = 3) -> dict[str, np.ndarray]:
 def outputs(
   model: torch.nn.Module, inputs: np.ndarray, targets: np.ndarray
 ) -> dict[str, np.ndarray]:
-  """What transformers computes: the arrays that ``t5_outputs.compute`` makes.
+  """What transformers computes: the arrays that `t5_outputs.compute` makes.
 
   Log-probabilities come from the float32 logits, in float64.
   """

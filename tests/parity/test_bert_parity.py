@@ -1,5 +1,6 @@
 """Encoders against `transformers`, BERTScore against `bert-score`."""
 
+import jax
 import numpy as np
 import pytest
 
@@ -24,6 +25,15 @@ TINY = {
   'max_position_embeddings': 32,
   'hidden_act': 'gelu',
 }
+DEBERTA = {
+  'relative_attention': True,
+  'pos_att_type': ['p2c', 'c2p'],
+  'position_buckets': 4,
+  'norm_rel_ebd': 'layer_norm',
+  'share_att_key': True,
+  'position_biased_input': False,
+  'type_vocab_size': 0,
+}
 KINDS = {
   'bert': (transformers.BertConfig, transformers.BertModel, {}),
   'bert-tanh': (
@@ -45,6 +55,31 @@ KINDS = {
     transformers.XLMRobertaXLConfig,
     transformers.XLMRobertaXLModel,
     {'type_vocab_size': 1},
+  ),
+  'distilbert': (
+    transformers.DistilBertConfig,
+    transformers.DistilBertModel,
+    {'hidden_dim': 40, 'activation': 'gelu'},
+  ),
+  'deberta-v3': (
+    transformers.DebertaV2Config,
+    transformers.DebertaV2Model,
+    DEBERTA,
+  ),
+  'deberta-v2-xlarge': (
+    transformers.DebertaV2Config,
+    transformers.DebertaV2Model,
+    {**DEBERTA, 'conv_kernel_size': 3, 'conv_act': 'gelu'},
+  ),
+  'deberta-v2-plain': (
+    transformers.DebertaV2Config,
+    transformers.DebertaV2Model,
+    {
+      'relative_attention': True,
+      'pos_att_type': 'c2p|p2c',
+      'max_relative_positions': 7,
+      'type_vocab_size': 2,
+    },
   ),
 }
 SENTENCES = [
@@ -87,8 +122,8 @@ def all_states(model, ids, pad_id, types=None):
     found = model(
       input_ids=torch.tensor(ids),
       attention_mask=torch.tensor((ids != pad_id).astype(int)),
-      token_type_ids=None if types is None else torch.tensor(types),
       output_hidden_states=True,
+      **({} if types is None else {'token_type_ids': torch.tensor(types)}),
     )
   return np.stack([x.numpy() for x in found.hidden_states])
 
@@ -104,7 +139,7 @@ def test_import_of_random_models(kind, tmp_path):
   model.save_pretrained(tmp_path)
   config = encoders.read_config(tmp_path)
   weights = huggingface_weights.open_folder(tmp_path)
-  params = encoders.read_params(config, weights)
+  params = encoders.read_params(config, weights, 'here')
   ids = tokens(config.pad_id)
   ours = bert.hidden_states(
     params, config, ids, layers=range(config.num_layers + 1)
@@ -119,16 +154,13 @@ def test_torch_files_are_read_as_well(tmp_path):
   model.save_pretrained(tmp_path)
   config = encoders.read_config(tmp_path)
   safe = huggingface_weights.open_folder(tmp_path)
-  want = encoders.read_params(config, safe)
+  want = encoders.read_params(config, safe, 'here')
   (tmp_path / huggingface_weights.SAFETENSORS).unlink()
   torch.save(model.state_dict(), tmp_path / huggingface_weights.BIN)
   found = encoders.read_params(
-    config, huggingface_weights.open_folder(tmp_path)
+    config, huggingface_weights.open_folder(tmp_path), 'here'
   )
-  for name, _, _ in encoders.parameter_names(config):
-    np.testing.assert_array_equal(
-      encoders._get(found, name), encoders._get(want, name)
-    )
+  jax.tree.map(np.testing.assert_array_equal, found, want)
 
 
 def test_segments(tmp_path):
@@ -136,7 +168,7 @@ def test_segments(tmp_path):
   model.save_pretrained(tmp_path)
   config = encoders.read_config(tmp_path)
   weights = huggingface_weights.open_folder(tmp_path)
-  params = encoders.read_params(config, weights)
+  params = encoders.read_params(config, weights, 'here')
   ids = tokens(0)
   types = (np.arange(12) > 4).astype(np.int64) * (ids != 0)
   ours = bert.hidden_states(params, config, ids, types)
@@ -149,12 +181,12 @@ def test_export_loads_and_round_trips(kind, tmp_path):
   model.save_pretrained(tmp_path / 'a')
   config = encoders.read_config(tmp_path / 'a')
   weights = huggingface_weights.open_folder(tmp_path / 'a')
-  params = encoders.read_params(config, weights)
+  params = encoders.read_params(config, weights, 'here')
   (tmp_path / 'b').mkdir()
   encoders.write_folder(
     tmp_path / 'b',
     encoders.settings_from_config(config),
-    encoders.encoder_tensors(config, params),
+    encoders.write_named(encoders.parameter_names(config), params),
     'float32',
   )
   again, info = transformers.AutoModel.from_pretrained(
@@ -169,11 +201,10 @@ def test_export_loads_and_round_trips(kind, tmp_path):
     atol=1e-6,
   )
   weights = huggingface_weights.open_folder(tmp_path / 'b')
-  back = encoders.read_params(encoders.read_config(tmp_path / 'b'), weights)
-  for name, _, _ in encoders.parameter_names(config):
-    np.testing.assert_array_equal(
-      encoders._get(back, name), encoders._get(params, name)
-    )
+  back = encoders.read_params(
+    encoders.read_config(tmp_path / 'b'), weights, 'here'
+  )
+  jax.tree.map(np.testing.assert_array_equal, back, params)
 
 
 @pytest.fixture(scope='module')

@@ -20,13 +20,10 @@ transformers = pytest.importorskip('transformers')
 from t5_outputs import compute  # noqa: E402
 
 import t5score_jax  # noqa: E402
-from t5score_jax.checkpoints import bundle, kinds, native  # noqa: E402
+from t5score_jax.checkpoints import bundle, kinds, loading  # noqa: E402
 from t5score_jax.checkpoints.formats.huggingface import checkpoint  # noqa: E402
 from t5score_jax.checkpoints.formats.torch import reader  # noqa: E402
-from t5score_jax.checkpoints.weights import (  # noqa: E402
-  Options,
-  Source,
-)
+from t5score_jax.checkpoints.source import Options, Source  # noqa: E402
 from t5score_jax.data.vocab import (  # noqa: E402
   ByteVocabulary,
   SentencePieceVocabulary,
@@ -346,7 +343,7 @@ def test_folder_of_theirs_is_scored_as_it_lies(theirs):
   if case.config.vocab_size != 384:
     pytest.skip('has no tokenizer')
   # Neither was ever saved by us: the network and bytes are found out.
-  loaded = native.load_for_scoring(folder)
+  loaded = loading.load_model(folder)
   assert loaded.vocabulary == ByteVocabulary()
   scores = t5score_jax.load(str(folder), direction='precision').score(
     ['a cat'], references=['the cat']

@@ -15,9 +15,7 @@ from hypothesis import strategies as st  # noqa: E402
 
 from t5score_jax.checkpoints import bundle, kinds  # noqa: E402
 from t5score_jax.checkpoints.formats.huggingface import checkpoint  # noqa: E402
-from t5score_jax.checkpoints.weights import (  # noqa: E402
-  Options,
-)
+from t5score_jax.checkpoints.source import Options  # noqa: E402
 from t5score_jax.data.vocab import (  # noqa: E402
   ByteVocabulary,
   SentencePieceVocabulary,

@@ -72,7 +72,9 @@ def _forward_by_hand(config):
   return 2 * total
 
 
-@pytest.mark.parametrize('scan', [False, True])
+@pytest.mark.parametrize(
+  'scan', [False, pytest.param(True, marks=pytest.mark.slow)]
+)
 def test_a_network_by_hand_and_by_its_parameters(scan):
   config = t5.T5Config(**{**CONFIG.__dict__, 'scan_layers': scan})
   model = t5score.GenerativeModel(config)

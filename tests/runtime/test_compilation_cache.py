@@ -1,5 +1,6 @@
 """Where compiled programs are kept, and that they are found again."""
 
+import errno
 import os
 import subprocess
 import sys
@@ -43,14 +44,40 @@ def test_no_cache(environment, value):
   assert jax.config.jax_compilation_cache_dir is None
 
 
-def test_a_folder_that_cannot_be_made_is_no_error(environment, tmp_path):
+def test_a_folder_that_cannot_be_made_is_named_once(
+  environment, tmp_path, caplog
+):
   (tmp_path / 'file').touch()
   environment.setenv(compilation_cache.VARIABLE, str(tmp_path / 'file'))
-  compilation_cache.enable()
+  for _ in range(2):
+    compilation_cache.enable()
   assert jax.config.jax_compilation_cache_dir is None
+  (record,) = caplog.records
+  assert str(tmp_path / 'file') in record.getMessage()
+  assert compilation_cache.VARIABLE in record.getMessage()
 
 
-def test_a_second_process_compiles_nothing(random_bundle, tmp_path):
+def test_a_failed_write_leaves_nothing_and_is_named_once(
+  tmp_path, monkeypatch, caplog
+):
+  def replace(source, target):
+    raise OSError(errno.ENOSPC, 'No space left on device')
+
+  cache = compilation_cache.ProgramCache(tmp_path)
+  cache.put('whole', b'program')
+  monkeypatch.setattr(os, 'replace', replace)
+  for key in 'ab':
+    cache.put(key, b'program')
+  assert cache.get('a') is None and cache.get('whole') == b'program'
+  assert len(list(tmp_path.iterdir())) == 1
+  (record,) = caplog.records
+  assert f'{tmp_path}: No space left' in record.getMessage()
+
+
+@pytest.mark.slow
+def test_a_second_process_compiles_nothing_and_damage_heals(
+  random_bundle, tmp_path
+):
   program = (
     'import logging, sys\n'
     'import jax\n'
@@ -78,9 +105,22 @@ def test_a_second_process_compiles_nothing(random_bundle, tmp_path):
       text=True,
       env=environment,
     )
-    assert done.returncode == 0, done.stderr
+    assert done.returncode == 0 and not done.stderr, done.stderr
     return [int(word) for word in done.stdout.split()]
 
   hits, misses = run()
   assert hits == 0 and misses >= 2  # encoder and decoder
+  assert run() == [misses, 0]
+  first, second, *rest = entries = [
+    path for path in tmp_path.glob('xla-*/*') if path.is_file()
+  ]
+  assert len(entries) == misses
+  # As a full disk, a killed process and a bad disk leave them.
+  first.write_bytes(b'')
+  second.write_bytes(second.read_bytes()[:-100])
+  for path in rest:
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1
+    path.write_bytes(content)
+  assert run() == [0, misses]
   assert run() == [misses, 0]

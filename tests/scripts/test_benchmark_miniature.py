@@ -6,6 +6,7 @@ import pathlib
 import subprocess
 import sys
 
+import pytest
 import tiny_encoder
 
 _SCRIPT = pathlib.Path(__file__).parents[2] / 'benchmarks/frugalscore.py'
@@ -20,6 +21,7 @@ def _run(*arguments):
   )
 
 
+@pytest.mark.slow
 def test_both_are_timed(tmp_path):
   encoder = tiny_encoder.make(tmp_path / 'encoder')
   rows = [

@@ -55,6 +55,8 @@ def test_texts_of_a_task(script, tmp_path, capsys):
   ]
   stored = np.load(folder / 'encoder_input_tokens.npy')
   assert stored.shape == (3, 40) and stored.itemsize <= 2
+  info = json.loads((folder / datasets.INFO_FILE).read_text())
+  assert info[datasets.IDS]['encoder_input_tokens'] == [0, stored.max()]
 
   dataset = datasets.ArrayDataset(folder, 3, shuffle=False)
   batch = next(dataset.epoch())
@@ -76,21 +78,41 @@ def test_texts_of_a_task(script, tmp_path, capsys):
 
 
 @pytest.mark.parametrize(
-  ('task', 'converter', 'more'),
+  ('task', 'converter', 'more', 'shuffle'),
   [
-    ('made_up', 'encoder_decoder', {}),
-    ('made_up_pairs', 'pair', {}),
-    ('made_up_groups', 'group', {'ratings': 3}),
+    # Repeated examples fill a shuffle buffer of 20,000: once is enough.
+    ('made_up', 'encoder_decoder', {}, True),
+    pytest.param('made_up_pairs', 'pair', {}, False, marks=pytest.mark.slow),
+    pytest.param(
+      'made_up_groups',
+      'group',
+      {'ratings': 3},
+      False,
+      marks=pytest.mark.slow,
+    ),
   ],
 )
-def test_batches_equal_those_of_seqio(script, tmp_path, task, converter, more):
+def test_batches_equal_those_of_seqio(
+  script, tmp_path, task, converter, more, shuffle
+):
   lengths = {'inputs': 48, 'targets': 48, **more}
   text = ','.join(f'{name}={n}' for name, n in lengths.items())
   options = ['--features', converter, '--lengths', text, '--seed', '7']
+  options.append('--split=validation')
+  if not shuffle:
+    options.append('--no-shuffle')
   arguments = _arguments(task, tmp_path / 'a', '--examples', '40', *options)
   assert not script.main(arguments)
   arrays = datasets.ArrayDataset(tmp_path / 'a', 20, shuffle=False)
-  seqio = datasets.SeqioDataset(task, lengths, converter, 20, seed=7)
+  seqio = datasets.SeqioDataset(
+    task,
+    lengths,
+    converter,
+    20,
+    split='validation',
+    seed=7,
+    shuffle=shuffle,
+  )
   pairs = list(zip(arrays.epoch(), seqio.batches(), strict=False))
   assert len(pairs) == 2
   for ours, theirs in pairs:
@@ -112,19 +134,20 @@ def test_epochs_and_splits(script, tmp_path):
   assert (counts == 2).all()
 
 
+@pytest.mark.slow
 def test_groups_are_dealt_anew_in_every_epoch(script, tmp_path):
   options = ['--features=group', '--lengths=inputs=48,targets=48,ratings=2']
-  arguments = _arguments(
-    'made_up_groups', tmp_path / 'a', *options, '--epochs=2', '--no-shuffle'
-  )
+  options += ['--split=validation', '--epochs=2', '--no-shuffle']
+  arguments = _arguments('made_up_groups', tmp_path / 'a', *options)
   assert not script.main(arguments)
   ratings = np.load(tmp_path / 'a' / 'ratings.npy')
   assert ratings.dtype == np.float32  # 0.2 is not exact in 16 bits
   half = len(ratings) // 2
-  assert half == 2 * len(made_up.meanings('train'))
+  assert half == 2 * len(made_up.meanings('validation'))
   assert (ratings[:half] != ratings[half:]).any()
 
 
+@pytest.mark.slow
 def test_ratings_that_are_given(script, tmp_path):
   options = ['--features=group', '--lengths=inputs=64,targets=64,ratings=4']
   task = 'cb_judged_2034_de_en_groups'
@@ -230,6 +253,7 @@ def test_wrong_usage(script, tmp_path, bad):
   assert stopped.value.code == 2
 
 
+@pytest.mark.slow
 def test_from_a_shell(tmp_path):
   done = subprocess.run(
     [

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from flax.traverse_util import flatten_dict
 
-from t5score_jax.models import t5score
+from t5score_jax.models import likelihood
 from t5score_jax.nn import t5
 
 CONFIG = t5.T5Config(
@@ -39,11 +39,14 @@ def _texts(rng, vocab_size, rows=8, length=20):
   return inputs, (inputs, shuffled, other)
 
 
+_init = jax.jit(t5.init_params, static_argnums=0)
+
+
 @functools.partial(jax.jit, static_argnums=0)
 def _mean_log_prob(config, params, inputs, targets):
   """Mean over all tokens but the first, which nothing precedes."""
-  encoded = t5score.encode(params, config, inputs)
-  log_probs = t5score.target_log_probs(
+  encoded = likelihood.encode(params, config, inputs)
+  log_probs = likelihood.target_log_probs(
     params, config, encoded, inputs, jnp.arange(len(inputs)), targets
   )
   return jnp.mean(log_probs[:, 1:])
@@ -53,14 +56,19 @@ def _mean_log_prob(config, params, inputs, targets):
   'changes',
   [
     {},
-    {'mlp_activations': ('gelu', 'linear')},
-    {'relative_attention_per_layer': True, 'num_decoder_layers': 1},
+    pytest.param(
+      {'mlp_activations': ('gelu', 'linear')}, marks=pytest.mark.slow
+    ),
+    pytest.param(
+      {'relative_attention_per_layer': True, 'num_decoder_layers': 1},
+      marks=pytest.mark.slow,
+    ),
   ],
   ids=['relu', 'gated', 'per_layer_bias'],
 )
 def test_copies_without_training(changes):
   config = dataclasses.replace(CONFIG, **changes)
-  params = t5.init_params(config, jax.random.key(0))
+  params = _init(config, jax.random.key(0))
   made = copy_init.with_copy_heads(params, config, jax.random.key(1))
   inputs, targets = _texts(np.random.default_rng(0), config.vocab_size)
   before = _mean_log_prob(config, params, inputs, inputs)
@@ -75,7 +83,7 @@ def test_copies_without_training(changes):
 
 
 def test_one_head_copies_less_than_all():
-  params = t5.init_params(CONFIG, jax.random.key(0))
+  params = _init(CONFIG, jax.random.key(0))
   inputs, _ = _texts(np.random.default_rng(1), CONFIG.vocab_size)
   scores = [
     _mean_log_prob(
@@ -90,7 +98,7 @@ def test_one_head_copies_less_than_all():
 
 
 def test_changes_values_but_neither_names_nor_shapes():
-  params = t5.init_params(CONFIG, jax.random.key(0))
+  params = _init(CONFIG, jax.random.key(0))
   before = {k: np.array(v) for k, v in flatten_dict(params, sep='/').items()}
   made = copy_init.with_copy_heads(params, CONFIG, jax.random.key(1), quiet=0.5)
   after = flatten_dict(made, sep='/')
@@ -104,7 +112,7 @@ def test_changes_values_but_neither_names_nor_shapes():
 
 
 def test_carried_directions_leave_the_written_ones_out():
-  params = t5.init_params(CONFIG, jax.random.key(0))
+  params = _init(CONFIG, jax.random.key(0))
   made = copy_init.with_copy_heads(params, CONFIG, jax.random.key(1))
   width = CONFIG.head_dim
   encoder = made['encoder']['layers_0']['attention']

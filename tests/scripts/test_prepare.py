@@ -114,7 +114,7 @@ def test_tasks_are_cached_by_name(tmp_path, capsys):
   ]
   assert (tmp_path / 'cached_toy/COMPLETED').exists()
   assert main(*command) == 1
-  assert 'is there already' in capsys.readouterr().err
+  assert 'already' in capsys.readouterr().err
   assert main(tmp_path, 'cached', '--import', module) == 1
   error = capsys.readouterr().err
   assert error.startswith("error: no task matches 'cached'; there are: ")

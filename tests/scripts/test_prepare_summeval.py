@@ -52,7 +52,7 @@ def corpus(tmp_path):
     ),
     _write(
       tmp_path / 'articles.gz',
-      [{'doc_id': 'cnn-test-a1', 'src': "( CNN ) It 's `` late '' ."}],
+      [{'doc_id': 'cnn-test-a1', 'src': "( CNN ) It 's ` late '' ."}],
     ),
   ]
 
@@ -90,7 +90,7 @@ def test_realsumm_leaves_known_articles_out(tmp_path, corpus, capsys):
       'litepyramid_recall': 0.25,
     }
     # The first is SummEval's article in another case.
-    for number, source in ((1, "(cnn) it 's `` LATE ''."), (2, 'It rained .'))
+    for number, source in ((1, "(cnn) it 's ` LATE ''."), (2, 'It rained .'))
     for split in ('abs', 'ext')
   ]
   path = _write(tmp_path / 'realsumm.gz', rows)

@@ -45,7 +45,7 @@ def made(tmp_path_factory):
   return folder, list(texts), vectors, instances.averaged(segments)
 
 
-def _by_hand(texts, vectors, judged, strength):
+def _by_hand(texts, vectors, judged, strength, part='validation'):
   """Ridge by the normal equations, as the docstring says it."""
   v = {t: x.astype(float) for t, x in zip(texts, vectors, strict=True)}
   rows = []
@@ -61,7 +61,7 @@ def _by_hand(texts, vectors, judged, strength):
   predicted, pearson = np.zeros_like(y), []
   for fold in instances.folds(documents.tolist(), 3):
     train = np.isin(documents, fold.train)
-    held = np.isin(documents, fold.validation)
+    held = np.isin(documents, getattr(fold, part))
     mean, deviation = x[train].mean(0), x[train].std(0)
     a, b = (x[train] - mean) / deviation, (x[held] - mean) / deviation
     centre = y[train].mean(0)
@@ -89,7 +89,7 @@ def _run(main, folder, *more):
       '--ratings=coh,flu',
       '--folds=3',
       '--strengths=0.5,50',
-      '--format=json',
+      '--table=json',
       *more,
     ]
   )
@@ -108,6 +108,15 @@ def test_numbers_by_linear_algebra(main, made, capsys):
     expected = _by_hand(texts, vectors[:, n // 2], judged, (0.5, 50)[n % 2])
     found = [row[k] for k in ('pearson', *_RATINGS, 'mean tau')]
     np.testing.assert_allclose(found, expected, atol=1e-6)
+
+
+def test_the_test_part_by_linear_algebra(main, made, capsys):
+  folder, texts, vectors, judged = made
+  assert _run(main, folder, '--part=test') == 0
+  row = json.loads(capsys.readouterr().out)['results'][0]
+  expected = _by_hand(texts, vectors[:, 0], judged, 0.5, 'test')
+  found = [row[k] for k in ('pearson', *_RATINGS, 'mean tau')]
+  np.testing.assert_allclose(found, expected, atol=1e-6)
 
 
 def test_texts_of_other_records_are_refused(main, made, capsys):

@@ -1,6 +1,6 @@
 """A model and data small enough to train in a test; no T5 in sight.
 
-That the trunk trains these shows that it does not know what it trains. As a
+The training loop trains these, so it does not depend on a metric. As a
 program it trains in a process of its own, to be killed: FOLDER STEPS HIDDEN.
 """
 
@@ -106,7 +106,7 @@ class Fixed:
 
 
 def train(folder, steps, **options):
-  """Runs the trunk on `folder/run`; returns how it ended."""
+  """Runs the training loop on `folder/run`; returns how it ended."""
   dataset = options.pop('dataset', None)
   if dataset is None:
     dataset = datasets.ArrayDataset(write_arrays(folder / 'arrays'), 8)
@@ -114,7 +114,7 @@ def train(folder, steps, **options):
     'model': LinearModel(dropout_rate=0.1),
     'model_dir': str(folder / 'run'),
     'optimizer': adamw(),
-    'cadence': loop.Cadence(log_every=1, save_every=4),
+    'intervals': loop.Intervals(log_every=1, save_every=4),
     'quiet': True,
   }
   return loop.train(

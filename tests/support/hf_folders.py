@@ -8,7 +8,8 @@ import safetensors.numpy
 
 from t5score_jax.checkpoints import layouts
 from t5score_jax.checkpoints.formats.huggingface import checkpoint
-from t5score_jax.checkpoints.weights import LazyArray, Source
+from t5score_jax.checkpoints.source import Source
+from t5score_jax.checkpoints.weights import LazyArray
 from t5score_jax.data.vocab import ByteVocabulary
 from t5score_jax.nn.t5 import T5Config
 

@@ -15,7 +15,7 @@ from pathlib import Path
 import jax
 
 from t5score_jax.checkpoints.bundle import load_bundle
-from t5score_jax.inference import balance, bulk, generation, scoring
+from t5score_jax.inference import balance, bulk, generation, scoring, shards
 from t5score_jax.inference.search import Method
 from t5score_jax.runtime import processes
 
@@ -48,7 +48,7 @@ def work(model, folder, index, dies):
   method = Method(max_tokens=5, beams=2, outputs=2)
   generator = generation.Generator(bundle, method, spread=True)
   options = bulk.Options('score')
-  bulk.run(
+  shards.run(
     bulk.from_files(str(folder / 'inputs.txt'), str(folder / 'targets.txt')),
     bulk.work(bundle, options),
     folder / 'out.jsonl',
@@ -57,7 +57,7 @@ def work(model, folder, index, dies):
   )
   found = {
     'devices': [jax.process_count(), jax.local_device_count()],
-    'told': sizes[0],
+    'sent': sizes[0],
     'scores': whole.values.tolist(),
     'lengths': whole.lengths.tolist(),
     'tokens': [t.tolist() for t in whole.token_log_probs],

@@ -26,16 +26,36 @@ METRICS = {
     'stride': 2,
   },
   'frugalscore': {'model': 'miniature'},
+  'xcomet': {'model': 'xcomet'},
+  'lm': {'model': 'gpt2'},
+  'lm-t5': {'model': 'bundle', 'max_length': 9},
 }
+
+
+def metric_of(name):
+  return name.partition('-')[0]
+
+
+def _kernel(metric):
+  """A matrix [16, 24] that partitions share by columns."""
+  if metric.name == 'LM':
+    scorer = metric._language_model._scorer
+    if hasattr(scorer, '_scorer'):
+      decoder = scorer._scorer.params['decoder']
+      return decoder['layers_0']['mlp']['wi_0']['kernel']
+  else:
+    scorer = getattr(metric, '_encoder', None) or metric._scorer
+  params = scorer._params.get('encoder', scorer._params)
+  return params['layers_0']['wi']['kernel']
 
 
 def work(folder, index, partitions):
   texts = json.loads((folder / 'texts.json').read_text())
   gather = balance.gather
-  told = []
+  sent = []
 
   def counted(data):
-    told.append(len(data))
+    sent.append(len(data))
     return gather(data)
 
   balance.gather = counted
@@ -44,11 +64,13 @@ def work(folder, index, partitions):
     options = {**options, 'model': folder / options['model']}
     for count in partitions:
       metric = registry.load_metric(
-        name, **options, num_partitions=count, spread=True, batch_tokens=48
+        metric_of(name),
+        **options,
+        num_partitions=count,
+        spread=True,
+        batch_tokens=48,
       )
-      encoder = getattr(metric, '_encoder', None) or metric._scorer
-      params = encoder._params.get('encoder', encoder._params)
-      kernel = params['layers_0']['wi']['kernel']
+      kernel = _kernel(metric)
       scores = metric.score(*texts)
       found[f'{name}-{count}'] = {
         'scores': scores.values.tolist(),
@@ -56,12 +78,12 @@ def work(folder, index, partitions):
         'truncated': [scores.truncated, scores.texts],
         'shard': kernel.addressable_shards[0].data.shape,
       }
-  found['told'] = told
+  found['sent'] = sent
   if jax.process_count() > 1:
     found['differ'] = {}
     for name in METRICS:
       options = {**METRICS[name], 'model': folder / METRICS[name]['model']}
-      metric = registry.load_metric(name, **options, spread=True)
+      metric = registry.load_metric(metric_of(name), **options, spread=True)
       try:
         metric.score(*(side[index:] for side in texts))
       except processes.ProcessError as error:

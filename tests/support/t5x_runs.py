@@ -4,10 +4,11 @@ Only where T5X is installed; see docs/t5x.md.
 """
 
 import json
-import os
 import pathlib
 import subprocess
 import sys
+
+import devices as device_env
 
 TASKS = {
   'generative': 'made_up',
@@ -33,12 +34,7 @@ def run(program, files, bindings, devices=1):
   command = [sys.executable, '-m', f't5x.{program}', '--alsologtostderr']
   command += [f'--gin_file={name}' for name in files]
   command += [f'--gin.{name}={value!r}' for name, value in bindings.items()]
-  environment = {
-    **os.environ,
-    'JAX_PLATFORMS': 'cpu',
-    'TF_CPP_MIN_LOG_LEVEL': '2',
-    'XLA_FLAGS': f'--xla_force_host_platform_device_count={devices}',
-  }
+  environment = device_env.environment(devices, TF_CPP_MIN_LOG_LEVEL='2')
   done = subprocess.run(
     command, capture_output=True, text=True, env=environment
   )

@@ -9,6 +9,7 @@ import numpy as np
 
 from t5score_jax.checkpoints.formats.huggingface import encoders
 from t5score_jax.nn import bert
+from t5score_jax.nn.shapes import param_shapes
 
 WORDS = (
   'the a cat dog sat ran on over mat hill small green bird un ##able ##s ##ly'
@@ -26,20 +27,27 @@ CONFIG = bert.BertConfig(
 )
 
 
-def make(folder: pathlib.Path, config=CONFIG, seed=0) -> pathlib.Path:
-  """Writes a Hugging Face folder with random weights and a WordPiece list."""
-  params = bert.init_params(config, jax.random.key(seed))
+def random_params(shapes, seed=0, spread=0.3):
+  """Weights around 0, scales around 1; none is what it is initialised to."""
   rng = np.random.default_rng(seed)
-  # Norms and biases begin at 1 and 0, which would hide a swap.
-  params = jax.tree.map(
-    lambda x: np.asarray(x) + 0.2 * rng.normal(size=x.shape).astype('f4'),
-    params,
+  return jax.tree_util.tree_map_with_path(
+    lambda path, x: (
+      (path[-1].key == 'scale') + spread * rng.normal(size=x.shape)
+    ).astype(np.float32),
+    shapes,
   )
+
+
+def make(
+  folder: pathlib.Path, config=CONFIG, seed=0, spread=0.3
+) -> pathlib.Path:
+  """Writes a Hugging Face folder with random weights and a WordPiece list."""
+  params = random_params(param_shapes(bert.init_params, config), seed, spread)
   folder.mkdir(parents=True, exist_ok=True)
   encoders.write_folder(
     folder,
     encoders.settings_from_config(config),
-    encoders.encoder_tensors(config, params),
+    encoders.write_named(encoders.parameter_names(config), params),
     'float32',
   )
   (folder / 'vocab.txt').write_text('\n'.join(PIECES) + '\n')

@@ -1,4 +1,4 @@
-"""A regressor of one layer with three outputs, and batches for it."""
+"""Small regressors: one with batches for it, and any on a given encoder."""
 
 import dataclasses
 import functools
@@ -7,7 +7,9 @@ import jax
 import numpy as np
 import tiny_encoder
 
+from t5score_jax.checkpoints import regressors
 from t5score_jax.nn import bert, heads
+from t5score_jax.nn.shapes import param_shapes
 
 ENCODER = dataclasses.replace(
   tiny_encoder.CONFIG, num_layers=1, dropout_rate=0.0
@@ -25,12 +27,8 @@ ROLES = ('hypothesis', 'source', 'reference')
 @functools.lru_cache
 def params(config, seed=1):
   """Weights of which none is what it was initialised to, as zero or one."""
-  rng = np.random.default_rng(seed)
-  init = jax.jit(lambda key: heads.init_params(config, key))
-  return jax.tree.map(
-    lambda x: np.asarray(x) + 0.2 * rng.normal(size=x.shape).astype('f4'),
-    init(jax.random.key(seed)),
-  )
+  shapes = param_shapes(heads.init_params, config)
+  return tiny_encoder.random_params(shapes, seed)
 
 
 def tokens(rows=6, seed=0, lengths=(9, 9, 9)):
@@ -53,7 +51,7 @@ def _layer_vectors(config):
       encoder, config.encoder, tokens, layers=config.layers
     )
     mask = (tokens != config.encoder.pad_id).astype(np.float32)
-    return heads.layer_vectors(config, states, mask)
+    return heads.layer_vectors({}, config, states, mask)
 
   return jax.jit(of)
 
@@ -69,3 +67,18 @@ def vectors(params, config, batch):
 
 def head_params(params):
   return {k: v for k, v in params.items() if k != 'encoder'}
+
+
+def make(encoder, **changes):
+  """A regressor on a `tiny_encoder` that was loaded; a mix is uneven."""
+  settings = {'hidden_sizes': (20, 12), 'layer_transformation': 'sparsemax'}
+  config = heads.RegressorConfig(encoder.config, **(settings | changes))
+  made = params(config) | {'encoder': encoder.params}
+  if config.layer == 'mix':
+    made['mix'] = {
+      'scalars': np.array([-0.2, 0.1, 0.0, 0.4], np.float32)[
+        : len(config.layers)
+      ],
+      'gamma': np.array([1.3], np.float32),
+    }
+  return regressors.Regressor(config, made, encoder.tokenizer, {'name': 'toy'})

@@ -78,11 +78,13 @@ def t5(folder):
     dataset=dataset,
     optimizer=fake_training.adamw(0.003),
     train_steps=STEPS,
-    cadence=loop.Cadence(log_every=1, save_every=4, eval_every=3),
+    intervals=loop.Intervals(log_every=1, save_every=4, eval_every=3),
     partitioner=partitioning.Partitioner(fully_sharded=True),
     evaluators=[
-      evaluators.HeldOutLoss(model, dataset, 'held_out', 2),
-      evaluators.HeldOutLoss(model, datasets.ArrayDataset(arrays, 3), 'odd', 1),
+      evaluators.EvaluationLoss(model, dataset, 'held_out', 2),
+      evaluators.EvaluationLoss(
+        model, datasets.ArrayDataset(arrays, 3), 'odd', 1
+      ),
       evaluators.JudgmentEvaluator(
         segments(), CONFIG, BYTES, 'da', max_length=32
       ),
@@ -148,7 +150,7 @@ class Weight:
     return {'sum': float(scale.sum()) + 100 * processes.index()}
 
 
-class HeldOut(evaluators.HeldOutLoss):
+class HeldOut(evaluators.EvaluationLoss):
   """Of arrays that are not there yet when it is made."""
 
   def __init__(self, path):
@@ -166,12 +168,12 @@ def stopped(folder, number=signal.SIGTERM):
   signalled = processes.count() > 1 and alone
   options = {
     'steps': 30,
-    'cadence': loop.Cadence(log_every=1, save_every=100, eval_every=1),
+    'intervals': loop.Intervals(log_every=1, save_every=100, eval_every=1),
     'evaluators': [Weight(), HeldOut(folder / 'arrays')],
     'selection': native.Selection('weight/sum'),
     'partitioner': partitioning.Partitioner(fully_sharded=True),
   }
-  outcome = linear(
+  result = linear(
     folder,
     dataset=lambda path: fake_training.InterruptedDataset(
       path, 16, 8 if signalled else -1, number
@@ -179,10 +181,10 @@ def stopped(folder, number=signal.SIGTERM):
     **options,
   )
   if processes.count() > 1:
-    assert outcome.reason == 'preempted' and 3 <= outcome.step < 30, outcome
-    processes.agree(outcome.step, 'where they stopped')
-    outcome = linear(folder, **options)
-  assert (outcome.reason, outcome.step) == ('finished', 30), outcome
+    assert result.reason == 'preempted' and 3 <= result.step < 30, result
+    processes.agree(result.step, 'where they stopped')
+    result = linear(folder, **options)
+  assert (result.reason, result.step) == ('finished', 30), result
 
 
 def seqio(folder):
@@ -196,7 +198,7 @@ def seqio(folder):
     ),
     optimizer=fake_training.adamw(0.003),
     train_steps=STEPS,
-    cadence=loop.Cadence(log_every=1),
+    intervals=loop.Intervals(log_every=1),
     vocabulary=BYTES,
     quiet=True,
   )
@@ -223,7 +225,7 @@ def dying(folder):
     folder,
     steps=20,
     dataset=lambda path: kind(path, 16),
-    cadence=loop.Cadence(log_every=1, save_every=4),
+    intervals=loop.Intervals(log_every=1, save_every=4),
   )
 
 
@@ -232,7 +234,7 @@ def going_on(folder):
   linear(
     folder,
     steps=20,
-    cadence=loop.Cadence(log_every=1, save_every=4),
+    intervals=loop.Intervals(log_every=1, save_every=4),
   )
 
 

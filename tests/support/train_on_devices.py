@@ -86,13 +86,13 @@ def train(folder, kind, partitions, steps):
     optimizer = optimizers.adafactor(
       optimizers.constant(0.01), min_dim_size_to_factor=8
     )
-  outcome = loop.train(
+  result = loop.train(
     model=make_model(kind, network),
     model_dir=str(folder / 'run'),
     dataset=datasets.ArrayDataset(arrays, batch_size=8),
     optimizer=optimizer,
     train_steps=steps,
-    cadence=loop.Cadence(log_every=1),
+    intervals=loop.Intervals(log_every=1),
     partitioner=partitioning.Partitioner(
       partitions, fully_sharded=kind == 'sharded'
     ),
@@ -100,7 +100,7 @@ def train(folder, kind, partitions, steps):
     ema_decay=0.9,
     vocabulary=vocab.ByteVocabulary(),
   )
-  assert outcome.reason == 'finished'
+  assert result.reason == 'finished'
 
 
 def main():

@@ -14,6 +14,7 @@ from t5score_jax.tasks import (  # noqa: E402
   denoising,
   environment,
   judged,
+  monolingual,
   mqm,
   mt_prism,
   multisumm,
@@ -120,8 +121,8 @@ def test_parallel_files_of_unequal_length(tmp_path):
 
 @pytest.mark.parametrize(
   'module',
-  [denoising, judged, mqm, mt_prism, multisumm, paracotta, parallel, qe20]
-  + [wmt_da],
+  [denoising, judged, monolingual, mqm, mt_prism, multisumm, paracotta]
+  + [parallel, qe20, wmt_da],
 )
 def test_an_empty_folder_says_what_it_lacks(tmp_path, module):
   with pytest.raises(FileNotFoundError, match=f'{tmp_path}: no '):

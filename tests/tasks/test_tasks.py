@@ -1,6 +1,7 @@
 """Each corpus's made-up sample through SeqIO: the examples one expects."""
 
 import gzip
+import json
 import pathlib
 
 import numpy as np
@@ -9,12 +10,15 @@ import pytest
 tf = pytest.importorskip('tensorflow')
 seqio = pytest.importorskip('seqio')
 
-from t5score_jax.data import vocab  # noqa: E402
-from t5score_jax.inputs import feature_converters  # noqa: E402
+from t5score_jax.data import records, vocab  # noqa: E402
+from t5score_jax.data.records import Segment  # noqa: E402
+from t5score_jax.errors import InputError  # noqa: E402
+from t5score_jax.inputs import datasets, feature_converters  # noqa: E402
 from t5score_jax.tasks import (  # noqa: E402
   denoising,
   judged,
   mixtures,
+  monolingual,
   mqm,
   mt_prism,
   multisumm,
@@ -41,6 +45,7 @@ def _tasks():
   for module in (
     denoising,
     judged,
+    monolingual,
     mqm,
     mt_prism,
     multisumm,
@@ -114,6 +119,15 @@ def test_parallel():
   ]
   validation = _texts('sample_parallel_toy', 'validation')
   assert validation == [('A boat drifts by.', 'A boat is drifting past.')]
+
+
+def test_parallel_reads_mined_pairs(tmp_path):
+  row = {'source': 'Es regnet.', 'target': 'It rains.', 'score': 1.07}
+  (tmp_path / 'de-en.jsonl.gz').write_bytes(
+    gzip.compress(json.dumps(row).encode() + b'\n')
+  )
+  parallel.register(tmp_path, name='sample_mined')
+  assert _texts('sample_mined_de_en') == [('Es regnet.', 'It rains.')]
 
 
 def test_paracotta_keeps_lexical_bleu_0_to_20():
@@ -364,6 +378,17 @@ def test_denoising_loses_nothing():
     assert noise == max(1, round(0.15 * len(text.encode())))
 
 
+def test_monolingual_inputs_are_the_end_alone():
+  lines = (SAMPLES / 'monolingual/toy.txt').read_text().split('\n')
+  texts = [line for line in lines if line.strip()]
+  assert len(texts) < len(lines) - 1  # One is blank.
+  examples = _examples('sample_monolingual_toy')
+  assert [x['inputs'].tolist() for x in examples] == [[1]] * len(texts)
+  targets = [x['targets'].tolist() for x in examples]
+  assert [_DECODE(ids[:-1]) for ids in targets] == texts
+  assert all(ids[-1] == 1 for ids in targets)
+
+
 def test_language_rates_are_the_square_root():
   counts = {'a': 100, 'b': 300, 'c': 1600, 'd': 0}
   languages = {'a': 'de', 'b': 'de', 'c': 'fr', 'd': 'cs'}
@@ -385,7 +410,7 @@ def test_a_mixture_samples_by_these_rates():
     {'sample_parallel_toy': share, 'sample_parallel_small': 1 - share}
   )
   dataset = mixture.get_dataset(
-    LENGTHS, split='train', shuffle=True, seed=0, num_epochs=None
+    LENGTHS, split='train', shuffle=False, seed=0, num_epochs=None
   )
   snow = 'Snow covers the yard.'
   drawn = [
@@ -412,12 +437,13 @@ def test_vocabulary_of_the_tasks_is_ours(sentencepiece_model, tmp_path):
     assert vocabularies.sentinels(theirs) == ours.extra_ids
 
 
+@pytest.mark.slow
 def test_features_of_a_task_go_through_its_converter():
   dataset = seqio.get_dataset(
-    'sample_wmt_da_pairs',
+    'sample_wmt_da_2031_de_en_pairs',
     LENGTHS,
     dataset_split='train',
-    shuffle=True,
+    shuffle=False,
     seed=1,
     feature_converter=feature_converters.PairFeatureConverter(),
   )
@@ -426,6 +452,7 @@ def test_features_of_a_task_go_through_its_converter():
   assert np.all(batch['ratings'][:, 0] > batch['ratings'][:, 1])
 
 
+@pytest.mark.slow
 def test_order_is_the_seeds():
   task = seqio.TaskRegistry.get('sample_wmt_da_2031_de_en_pairs')
 
@@ -443,3 +470,21 @@ def test_compressed_corpus(tmp_path):
   (tmp_path / 'toy.tsv.gz').write_bytes(gzip.compress(content))
   parallel.register(tmp_path, name='sample_gz')
   assert _texts('sample_gz_toy') == _texts('sample_parallel_toy')
+
+
+def test_one_hypothesis_per_segment_makes_no_pair(tmp_path):
+  """Named with the remedy, of a mixture too."""
+  for lp in ('de-en', 'en-de'):
+    records.write_records(
+      tmp_path / f'{lp}.jsonl',
+      [
+        Segment('a', references=(r,), ratings={'z': len(r)})
+        for r in ('b', 'cd')
+      ],
+    )
+  judged.register(tmp_path, name='sample_single')
+  name = 'sample_single_pairs'
+  dataset = datasets.SeqioDataset(name, LENGTHS, 'pair', 2)
+  with pytest.raises(InputError, match=f'{name}: .*t5score fit') as caught:
+    next(dataset.batches())
+  assert '\n' not in str(caught.value)

@@ -50,9 +50,9 @@ def _train(params, gradients):
     min_dim_size_to_factor=4,
     clipping_threshold=0.7,
   ).transformation
-  state = optimizer.init(params)
+  state, update = optimizer.init(params), jax.jit(optimizer.update)
   for gradient in gradients:
-    updates, state = optimizer.update(gradient, state, params)
+    updates, state = update(gradient, state, params)
     params = jax.tree.map(np.add, params, updates)
   return params, state
 

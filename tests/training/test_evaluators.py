@@ -8,7 +8,7 @@ import train_on_devices
 
 from t5score_jax.data import records, vocab
 from t5score_jax.inputs import datasets
-from t5score_jax.models import t5score
+from t5score_jax.models import likelihood, t5score
 from t5score_jax.training import evaluators
 
 CONFIG = train_on_devices.config()
@@ -45,7 +45,7 @@ def _evaluator(segments=None, **options):
 
 @pytest.fixture(scope='module')
 def params():
-  return t5score.GenerativeModel(CONFIG).init(jax.random.key(0))
+  return jax.jit(t5score.GenerativeModel(CONFIG).init)(jax.random.key(0))
 
 
 def _by_hand(params, source, target):
@@ -54,14 +54,26 @@ def _by_hand(params, source, target):
     np.asarray([BYTES.encode(text) + [1]], np.int32)
     for text in (source, target)
   )
-  encoded = t5score.encode(params, CONFIG, a)
-  found = t5score.target_log_probs(
-    params, CONFIG, encoded, a, np.zeros(1, np.int32), b
+  return float(np.mean(_log_probs(params, a, b)))
+
+
+@jax.jit
+def _log_probs(params, inputs, targets):
+  encoded = likelihood.encode(params, CONFIG, inputs)
+  return likelihood.target_log_probs(
+    params, CONFIG, encoded, inputs, np.zeros(1, np.int32), targets
   )
-  return float(np.mean(found))
 
 
-@pytest.mark.parametrize('direction', ['precision', 'recall', 'f', 'ref_src'])
+@pytest.mark.parametrize(
+  'direction',
+  [
+    pytest.param('precision', marks=pytest.mark.slow),
+    pytest.param('recall', marks=pytest.mark.slow),
+    pytest.param('f', marks=pytest.mark.slow),
+    'ref_src',
+  ],
+)
 def test_scores_are_those_of_the_texts(params, direction):
   segments = _segments()[:3]
   found = _evaluator(segments, direction=direction).scores(params)
@@ -167,7 +179,9 @@ def test_held_out_loss_is_the_mean_over_its_batches(tmp_path):
   dataset = datasets.ArrayDataset(arrays, 8, shuffle=False)
   model = fake_training.LinearModel(dropout_rate=0.5)
   params = model.init(jax.random.key(0))
-  found = evaluators.HeldOutLoss(model, dataset, num_batches=3).evaluate(params)
+  found = evaluators.EvaluationLoss(model, dataset, num_batches=3).evaluate(
+    params
+  )
   loss = weight = 0.0
   for _, batch in zip(range(3), dataset.epoch(), strict=False):
     one, aux = model.loss_fn(params, batch, None)

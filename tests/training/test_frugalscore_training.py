@@ -1,35 +1,34 @@
 """FrugalScore's phases end to end, on made-up texts and a random encoder."""
 
+import contextlib
+import io
 import json
-import pathlib
 import random
-import subprocess
-import sys
 
+import cache_pairs
+import initial_miniature
 import numpy as np
 import pytest
 import tiny_encoder
 
-from t5score_jax.checkpoints import cross_encoders, native
+from t5score_jax import cli
+from t5score_jax.checkpoints import cross_encoders, loading
 from t5score_jax.checkpoints.formats.huggingface import encoders
 from t5score_jax.data import subwords
 from t5score_jax.data.records import Segment
 from t5score_jax.metrics import registry
 
-ROOT = pathlib.Path(__file__).resolve().parents[2]
-SCRIPTS = ROOT / 'scripts'
 
-
-def _run(*command, ok=True):
-  done = subprocess.run(
-    [str(part) for part in command], capture_output=True, text=True
-  )
-  assert (done.returncode == 0) == ok, done.stdout + done.stderr
-  return done.stdout + done.stderr
-
-
-def _script(name, *arguments, ok=True):
-  return _run(sys.executable, SCRIPTS / f'{name}.py', *arguments, ok=ok)
+def _run(main, arguments, ok=True):
+  """Runs a program in this process; returns what it prints."""
+  printed = io.StringIO()
+  with contextlib.redirect_stdout(printed), contextlib.redirect_stderr(printed):
+    try:
+      code = main([str(argument) for argument in arguments])
+    except SystemExit as end:
+      code = end.code
+  assert (not code) == ok, printed.getvalue()
+  return printed.getvalue()
 
 
 def _texts(count, seed):
@@ -56,13 +55,22 @@ def work(tmp_path_factory):
 
 @pytest.fixture(scope='module')
 def initial(work):
-  printed = _script(
-    'reproduce/initial_miniature', work / 'encoder', '-o', work / 'initial',
+  printed = _run(initial_miniature.main, [
+    work / 'encoder', '-o', work / 'initial',
     '--texts', work / 'texts.txt', '--width', '16', '--layers', '2',
     '--mlp', '16', '--positions', '24', '--vocabulary', '26',
-  )  # fmt: skip
+  ])  # fmt: skip
   assert '26 pieces' in printed
   return work / 'initial'
+
+
+@pytest.fixture(scope='module')
+def arrays(work, initial):
+  _run(cache_pairs.main, [
+    '--input', work / 'judged.jsonl', '--rating', 'z',
+    '--tokenizer', initial, '--max-length', '24', '--standardise',
+    '--held-out-share', '0.2', '-o', work / 'arrays',
+  ])  # fmt: skip
 
 
 def test_small_vocabulary_keeps_characters_and_what_is_frequent(initial):
@@ -77,10 +85,9 @@ def test_small_vocabulary_keeps_characters_and_what_is_frequent(initial):
 
 def test_truncated_start_computes_what_the_encoder_does(work):
   target = work / 'truncated'
-  _script(
-    'reproduce/initial_miniature', work / 'encoder', '-o', target, '--start',
-    'truncated', '--layers', '2',
-  )  # fmt: skip
+  _run(initial_miniature.main, [
+    work / 'encoder', '-o', target, '--start', 'truncated', '--layers', '2',
+  ])  # fmt: skip
   from t5score_jax.inference import encoding
 
   texts = _texts(4, 5)
@@ -106,17 +113,18 @@ def test_starts_that_cannot_be_made(work, arguments, message):
   arguments = [
     str(work / 'texts.txt') if a == 'TEXTS' else a for a in arguments
   ]
-  printed = _script(
-    'reproduce/initial_miniature', work / 'encoder', '-o', work / 'no',
-    *arguments, ok=False,
-  )  # fmt: skip
+  printed = _run(
+    initial_miniature.main,
+    [work / 'encoder', '-o', work / 'no', *arguments],
+    ok=False,
+  )
   assert message in printed and 'Traceback' not in printed
   assert not (work / 'no').exists()
 
 
 def _train(work, initial, name, *more, ok=True):
-  return _run(
-    sys.executable, '-m', 't5score_jax', 'train',
+  return _run(cli.main, [
+    'train',
     '--gin_file=models/frugalscore_tiny.gin',
     '--gin_file=runs/frugalscore.gin',
     f'--gin.MODEL_DIR="{work / name}"',
@@ -127,19 +135,15 @@ def _train(work, initial, name, *more, ok=True):
     '--gin.VOCAB_SIZE=26', '--gin.bert.BertConfig.emb_dim=16',
     '--gin.bert.BertConfig.mlp_dim=16', '--gin.bert.BertConfig.num_heads=2',
     '--gin.bert.BertConfig.max_positions=24', '--gin.BATCH_TOKENS=384',
-    '--gin.LEARNING_RATE=5e-3', '--gin.EVAL_EVERY=120', *more, ok=ok,
-  )  # fmt: skip
+    '--gin.LEARNING_RATE=5e-3', '--gin.EVAL_EVERY=120', *more,
+  ], ok=ok)  # fmt: skip
 
 
+@pytest.mark.usefixtures('arrays')
 def test_a_miniature_learns_and_scores_from_its_run(work, initial):
-  _script(
-    'prepare/cache_pairs', '--input', work / 'judged.jsonl', '--rating', 'z',
-    '--tokenizer', initial, '--max-length', '24', '--standardise',
-    '--held-out-share', '0.2', '-o', work / 'arrays',
-  )  # fmt: skip
   printed = _train(
     work, initial, 'run', '--gin.TRAIN_STEPS=240', '--gin.DROPOUT_RATE=0.0',
-    '--gin.loop.Cadence.log_every=60',
+    '--gin.loop.Intervals.log_every=60',
   )  # fmt: skip
   assert 'validation/pearson' in printed
   history = [
@@ -150,7 +154,7 @@ def test_a_miniature_learns_and_scores_from_its_run(work, initial):
   # Ratings have deviation 1: no better than their mean is a loss of 1.
   assert len(losses) == 4 and losses[-1] < 0.5, losses
   # The run scores by itself, as does what is saved of it.
-  loaded = native.load_regressor(work / 'run')
+  loaded = loading.load_regressor(work / 'run')
   assert isinstance(loaded, cross_encoders.CrossEncoder)
   cross_encoders.save(loaded, work / 'final')
   segments = [
@@ -167,6 +171,8 @@ def test_a_miniature_learns_and_scores_from_its_run(work, initial):
   assert np.ptp(scores[0]) > 0.1
 
 
+@pytest.mark.slow
+@pytest.mark.usefixtures('arrays')
 def test_a_new_head_on_an_encoder_must_be_asked_for(work, initial):
   more = (
     f'--gin.VOCAB_SIZE={len(tiny_encoder.PIECES)}',

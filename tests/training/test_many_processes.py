@@ -1,11 +1,11 @@
 """Two processes of four devices train what one process of eight trains."""
 
 import json
-import os
 import signal
 import subprocess
 import sys
 
+import devices
 import numpy as np
 import pytest
 import train_in_processes
@@ -14,17 +14,14 @@ from t5score_jax.checkpoints import selection
 from t5score_jax.checkpoints.formats import orbax
 from tests.runtime import test_processes as test_processes
 
+pytestmark = pytest.mark.slow
+
 
 def _start(folder, count, index, port, cases):
   return subprocess.Popen(
     [sys.executable, train_in_processes.__file__, str(folder), str(port)]
     + [str(count), str(index), *cases],
-    env={
-      **os.environ,
-      'JAX_PLATFORMS': 'cpu',
-      'JAX_NUM_CPU_DEVICES': str(8 // count),
-      'XLA_FLAGS': '',
-    },
+    env=devices.environment(JAX_NUM_CPU_DEVICES=str(8 // count)),
     stdout=subprocess.PIPE,
     stderr=subprocess.PIPE,
     text=True,
@@ -129,7 +126,7 @@ def test_one_dies_and_both_go_on(tmp_path):
   (code, error), (killed, _) = found[2]
   assert killed == -signal.SIGKILL
   assert code == 1, error[-3000:]
-  assert 'process 1 of 2 is gone, so process 0 ends too' in error
+  assert 'process 1 of 2 is gone, so process 0 exits too' in error
   assert 'Traceback' not in error
   run = tmp_path / '2' / 'dying' / 'run'
   assert selection.find_checkpoint(run).name == 'checkpoint_12'

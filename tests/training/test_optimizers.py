@@ -76,13 +76,15 @@ def _rms(x):
   return np.sqrt(np.mean(x**2))
 
 
+@pytest.mark.parametrize('scaled', [True, False])
 @pytest.mark.parametrize('factored', [True, False])
-def test_adafactor_equals_numpy(factored):
-  # Shazeer and Stern 2018, algorithms 4 and 5, with T5's settings.
+def test_adafactor_equals_numpy(factored, scaled):
+  # Shazeer and Stern 2018, algorithms 4 and 5.
   rate, decay, threshold = 0.05, 0.03, 1.0
   optimizer = optimizers.adafactor(
     optimizers.constant(rate),
     clipping_threshold=threshold,
+    multiply_by_parameter_scale=scaled,
     weight_decay=decay,
     min_dim_size_to_factor=2 if factored else 128,
   )
@@ -101,7 +103,8 @@ def test_adafactor_equals_numpy(factored):
     moment = np.outer(rows, columns) / rows.mean() if factored else full
     update = g / np.sqrt(moment)
     update = update / max(1.0, _rms(update) / threshold)
-    w = w - rate * (max(1e-3, _rms(w)) * update + decay * w)
+    scale = max(1e-3, _rms(w)) if scaled else 1.0
+    w = w - rate * (scale * update + decay * w)
   np.testing.assert_allclose(found, w, rtol=2e-5)
 
 

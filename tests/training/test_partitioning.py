@@ -1,21 +1,19 @@
 import json
-import os
 import re
 import subprocess
 import sys
 import warnings
-from pathlib import Path
 
+import devices
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+import train_on_devices
 from jax.sharding import PartitionSpec
 
 from t5score_jax.nn import axes
 from t5score_jax.training import partitioning
-
-_PROGRAM = Path(__file__).parents[1] / 'support' / 'train_on_devices.py'
 
 
 class _Mesh:
@@ -104,22 +102,22 @@ def test_errors_name_the_parameter_and_the_numbers():
     _partitioner().check_batch_size(8, microbatches=3)
 
 
-def _train(folder, devices, partitions, steps, *kinds):
-  environment = {
-    **os.environ,
-    'JAX_PLATFORMS': 'cpu',
-    'XLA_FLAGS': f'--xla_force_host_platform_device_count={devices}',
-  }
+def _train_here(folder, steps, *kinds):
+  for kind in kinds:
+    train_on_devices.train(folder / kind, kind, partitions=1, steps=steps)
+
+
+def _train_on_eight(folder, steps, *kinds):
   done = subprocess.run(
-    [sys.executable, _PROGRAM, folder, str(partitions), str(steps), *kinds],
-    env=environment,
+    [sys.executable, train_on_devices.__file__, folder, '2', str(steps)]
+    + [*kinds],
+    env=devices.environment(8),
     capture_output=True,
     text=True,
     timeout=500,
     check=False,
   )
   assert done.returncode == 0, done.stderr[-3000:]
-  return done.stderr
 
 
 def _losses(folder, kind):
@@ -129,8 +127,8 @@ def _losses(folder, kind):
 
 def _compare(tmp_path, *kinds):
   one, eight = tmp_path / 'one', tmp_path / 'eight'
-  _train(one, 1, 1, 6, *kinds)
-  _train(eight, 8, 2, 4, *kinds)
+  _train_here(one, 6, *kinds)
+  _train_on_eight(eight, 4, *kinds)
   for kind in kinds:
     expected = _losses(one, kind)
     np.testing.assert_allclose(_losses(eight, kind), expected[:4], rtol=1e-5)
@@ -141,11 +139,12 @@ def _compare(tmp_path, *kinds):
     assert re.search(rf'encoder/\w+/mlp/wo/kernel .*{place}', info)
 
 
-def test_eight_devices_train_as_one_does(tmp_path):
+@pytest.mark.slow
+def test_eight_devices_train_as_one_does(tmp_path, capfd):
   _compare(tmp_path, 'generative')
-  # A checkpoint of eight devices goes on with one.
-  told = _train(tmp_path / 'eight', 1, 1, 6, 'generative')
-  assert 'goes on at step 4' in told
+  # One device continues from a checkpoint of eight.
+  _train_here(tmp_path / 'eight', 6, 'generative')
+  assert 'at step 4' in capfd.readouterr().err
   np.testing.assert_allclose(
     _losses(tmp_path / 'eight', 'generative'),
     _losses(tmp_path / 'one', 'generative'),

@@ -92,7 +92,8 @@ def _size_of_png(path):
   return struct.unpack('>II', data[16:24])
 
 
-def test_curves_are_drawn_at_the_end(tmp_path):
+def test_curves_are_drawn_at_the_end(tmp_path, draw_curves, monkeypatch):
+  monkeypatch.setattr(reports, 'draw_curves', draw_curves)
   _report(tmp_path, 0, [10, 20])
   width, height = _size_of_png(tmp_path / reports.CURVES_FILE)
   assert width > height > 300
@@ -136,13 +137,13 @@ def test_no_progress_bar_where_nobody_watches(tmp_path, capfd):
     report.note('a note')
     report.train(50, {'loss': 0.25})
     report.evaluation(50, {'wmt/tau': 0.125})
-  told = capfd.readouterr()
-  assert told.out == ''
-  note, step, evaluation = told.err.splitlines()
+  shown = capfd.readouterr()
+  assert shown.out == ''
+  note, step, evaluation = shown.err.splitlines()
   assert note == 'a note'
   assert step.startswith('step 50/100  loss 0.2500')
   assert evaluation == 'step 50  wmt/tau 0.1250'
-  assert '\x1b' not in told.err
+  assert '\x1b' not in shown.err
 
 
 def test_a_progress_bar_on_a_terminal(tmp_path, monkeypatch, capfd):
@@ -151,8 +152,8 @@ def test_a_progress_bar_on_a_terminal(tmp_path, monkeypatch, capfd):
   monkeypatch.setenv('TERM', 'xterm')
   with reports.Reports(tmp_path, 0, 100) as report:
     report.train(100, {'loss': 0.25})
-  told = capfd.readouterr().err
-  assert '100/100' in told and 'loss 0.2500' in told
+  shown = capfd.readouterr().err
+  assert '100/100' in shown and 'loss 0.2500' in shown
 
 
 def test_quiet_writes_files_only(tmp_path, capfd):

@@ -41,16 +41,16 @@ def unbroken(tmp_path_factory):
 @pytest.mark.parametrize('stop', [4, 7])
 def test_after_a_clean_end(tmp_path, unbroken, stop):
   # The schedule does not depend on where the first part ends.
-  outcome = fake_training.train(tmp_path, stop)
-  assert outcome == loop.Outcome(stop, None, 'finished')
+  result = fake_training.train(tmp_path, stop)
+  assert result == loop.Result(stop, None, 'finished')
   fake_training.train(tmp_path, STEPS)
   _same(tmp_path, unbroken)
 
 
 def test_a_finished_run_stays_as_it_is(tmp_path, unbroken):
   before = (unbroken / 'run' / 'metrics.jsonl').read_text()
-  outcome = fake_training.train(unbroken, STEPS)
-  assert outcome == loop.Outcome(STEPS, None, 'finished')
+  result = fake_training.train(unbroken, STEPS)
+  assert result == loop.Result(STEPS, None, 'finished')
   assert (unbroken / 'run' / 'metrics.jsonl').read_text() == before
 
 
@@ -59,15 +59,15 @@ def test_a_signal_saves_and_ends(tmp_path, unbroken, number):
   arrays = fake_training.write_arrays(tmp_path / 'arrays')
   handlers = signal.getsignal(signal.SIGTERM), signal.getsignal(signal.SIGINT)
   dataset = fake_training.InterruptedDataset(arrays, 8, 9, number)
-  outcome = fake_training.train(tmp_path, STEPS, dataset=dataset)
+  result = fake_training.train(tmp_path, STEPS, dataset=dataset)
   reason = 'preempted' if number == signal.SIGTERM else 'interrupted'
-  assert outcome.reason == reason and 1 <= outcome.step < STEPS
+  assert result.reason == reason and 1 <= result.step < STEPS
   assert handlers == (
     signal.getsignal(signal.SIGTERM),
     signal.getsignal(signal.SIGINT),
   )
   with native.Checkpoints(tmp_path / 'run') as checkpoints:
-    assert checkpoints.latest == outcome.step
+    assert checkpoints.latest == result.step
   fake_training.train(tmp_path, STEPS)
   _same(tmp_path, unbroken)
 
@@ -115,6 +115,7 @@ def _until_killed(folder, steps, hidden):
   return list(run.glob('checkpoint_8.*tmp*'))
 
 
+@pytest.mark.slow
 def test_after_kill_9_in_the_middle_of_a_save(tmp_path):
   hidden, steps = 100_000, 10
   model = fake_training.LinearModel(dropout_rate=0.1, hidden=hidden)
@@ -136,7 +137,7 @@ def _evaluating(folder, steps, values, **options):
   return fake_training.train(
     folder,
     steps,
-    cadence=loop.Cadence(log_every=2, save_every=100, eval_every=2),
+    intervals=loop.Intervals(log_every=2, save_every=100, eval_every=2),
     evaluators=[fake_training.Fixed(values)],
     selection=native.Selection('fixed/value', patience=3),
     keep_checkpoints=1,
@@ -145,10 +146,10 @@ def _evaluating(folder, steps, values, **options):
 
 
 def test_the_best_is_remembered_across_a_restart(tmp_path):
-  outcome = _evaluating(tmp_path, 6, [0.1, 0.9, 0.5])
-  assert (outcome.step, outcome.best_step) == (6, 4)
-  outcome = _evaluating(tmp_path, 8, [0.7])
-  assert (outcome.step, outcome.best_step) == (8, 4)
+  result = _evaluating(tmp_path, 6, [0.1, 0.9, 0.5])
+  assert (result.step, result.best_step) == (6, 4)
+  result = _evaluating(tmp_path, 8, [0.7])
+  assert (result.step, result.best_step) == (8, 4)
   with native.Checkpoints(tmp_path / 'run', 1) as checkpoints:
     assert checkpoints.steps == [4, 8]
   assert native.find_checkpoint(tmp_path / 'run').name == 'checkpoint_4'
@@ -158,7 +159,7 @@ def test_an_evaluation_left_out_in_a_hurry_is_made_by_the_next_run(tmp_path):
   arrays = fake_training.write_arrays(tmp_path / 'arrays')
   dataset = fake_training.InterruptedDataset(arrays, 8, 7)
   options = {
-    'cadence': loop.Cadence(log_every=1, save_every=100, eval_every=1),
+    'intervals': loop.Intervals(log_every=1, save_every=100, eval_every=1),
     'selection': native.Selection('fixed/value'),
     'keep_checkpoints': 1,
   }
@@ -175,13 +176,13 @@ def test_an_evaluation_left_out_in_a_hurry_is_made_by_the_next_run(tmp_path):
   assert stopped.reason == 'preempted' and at < STEPS
   assert json.loads(numbers.read_text()) == {}
   # It is the best, as only the run that goes on finds out.
-  outcome = fake_training.train(
+  result = fake_training.train(
     tmp_path,
     at + 1,
     evaluators=[fake_training.Fixed([2.0, 0.0])],
     **options,
   )
-  assert outcome == loop.Outcome(at + 1, at, 'finished')
+  assert result == loop.Result(at + 1, at, 'finished')
   assert json.loads(numbers.read_text()) == {'fixed/value': 2.0}
   assert native.find_checkpoint(tmp_path / 'run').name == f'checkpoint_{at}'
   lines = (tmp_path / 'run' / reports.METRICS_FILE).read_text().splitlines()
@@ -197,15 +198,15 @@ def test_a_stop_at_the_last_step_is_no_end_without_its_evaluation(tmp_path):
       os.kill(os.getpid(), signal.SIGTERM)
       return super().evaluate(params)
 
-  cadence = loop.Cadence(log_every=1, eval_every=1)
-  outcome = fake_training.train(
-    tmp_path, 2, cadence=cadence, evaluators=[Signals([0.25])]
+  intervals = loop.Intervals(log_every=1, eval_every=1)
+  result = fake_training.train(
+    tmp_path, 2, intervals=intervals, evaluators=[Signals([0.25])]
   )
-  assert outcome == loop.Outcome(2, None, 'preempted')
-  outcome = fake_training.train(
-    tmp_path, 2, cadence=cadence, evaluators=[fake_training.Fixed([0.5])]
+  assert result == loop.Result(2, None, 'preempted')
+  result = fake_training.train(
+    tmp_path, 2, intervals=intervals, evaluators=[fake_training.Fixed([0.5])]
   )
-  assert outcome == loop.Outcome(2, None, 'finished')
+  assert result == loop.Result(2, None, 'finished')
   lines = (tmp_path / 'run' / reports.METRICS_FILE).read_text().splitlines()
   found = [x for x in map(json.loads, lines) if x['kind'] == 'evaluation']
   assert [(x['step'], x['fixed/value']) for x in found] == [(1, 0.25), (2, 0.5)]
@@ -213,8 +214,8 @@ def test_a_stop_at_the_last_step_is_no_end_without_its_evaluation(tmp_path):
 
 def test_patience_goes_on_across_a_restart(tmp_path):
   _evaluating(tmp_path, 6, [0.9, 0.1, 0.2])
-  outcome = _evaluating(tmp_path, 100, [0.3, 0.4])
-  assert outcome == loop.Outcome(8, 2, 'stopped early')
+  result = _evaluating(tmp_path, 100, [0.3, 0.4])
+  assert result == loop.Result(8, 2, 'stopped early')
   # It has been decided: the same command once more trains nothing.
   again = _evaluating(tmp_path, 100, [])
-  assert again == loop.Outcome(8, 2, 'stopped early')
+  assert again == loop.Result(8, 2, 'stopped early')

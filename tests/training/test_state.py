@@ -91,7 +91,9 @@ def test_gradients_are_clipped_to_the_norm():
   _close(moved(norm * 2)[0], free)
 
 
-@pytest.mark.parametrize('microbatches', [2, 4])
+@pytest.mark.parametrize(
+  'microbatches', [pytest.param(2, marks=pytest.mark.slow), 4]
+)
 def test_microbatches_make_the_same_step(microbatches):
   batches = [_batch(seed=seed) for seed in range(4)]
   whole, means = _run(batches)
@@ -101,6 +103,7 @@ def test_microbatches_make_the_same_step(microbatches):
     np.testing.assert_allclose(one['loss'], other['loss'], rtol=1e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('kind', ['generative', 'pair', 'group'])
 def test_microbatches_of_t5_models(kind):
   model = train_on_devices.make_model(kind, train_on_devices.config())

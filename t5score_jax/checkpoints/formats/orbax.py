@@ -1,9 +1,9 @@
 """This library's own checkpoints as a format: `checkpoint_N` in a MODEL_DIR.
 
-Read and written without Orbax, array by array, as models larger than memory
+Read and written by TensorStore, chunk by chunk, as models larger than memory
 need; a run of `t5score train` saves and resumes through
-`checkpoints/native.py`. What is written holds parameters alone: a new run
-starts from it (INITIAL_CHECKPOINT_PATH), and it scores.
+`checkpoints/native.py`. A checkpoint that is written here holds parameters
+alone: it scores, and a new run can start from it (INITIAL_CHECKPOINT_PATH).
 """
 
 from __future__ import annotations
@@ -13,32 +13,32 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from t5score_jax.checkpoints import bundle, layouts, selection, stores
+import orbax.checkpoint as ocp
+
+from t5score_jax.checkpoints import (
+  bundle,
+  integrity,
+  layouts,
+  selection,
+  stores,
+)
+from t5score_jax.checkpoints.source import (
+  Options,
+  Source,
+  check_options,
+  choose_vocabulary,
+)
 from t5score_jax.checkpoints.weights import (
   DTYPES,
   CheckpointError,
   LazyArray,
-  Options,
-  Source,
   check,
-  check_options,
-  choose_vocabulary,
   shapes_of,
 )
 from t5score_jax.data.vocab import Vocabulary
 
 #: Parts of a saved state that are parameters: the moving average is preferred.
 _PARTS = ('ema.', 'params.')
-_HANDLERS = {
-  selection.STATE: (
-    'orbax.checkpoint._src.handlers.standard_checkpoint_handler.'
-    'StandardCheckpointHandler'
-  ),
-  selection.NUMBERS: (
-    'orbax.checkpoint._src.handlers.json_checkpoint_handler.'
-    'JsonCheckpointHandler'
-  ),
-}
 
 
 def detect(path: Path) -> bool:
@@ -63,6 +63,7 @@ def open_weights(path: Path) -> dict[str, LazyArray]:
     CheckpointError: There are none, or they can't be read.
   """
   checkpoint = selection.find_checkpoint(path)
+  integrity.check(checkpoint)
   for part in _PARTS:
     if found := stores.open_state(checkpoint / selection.STATE, part):
       return found
@@ -145,8 +146,13 @@ def write(
     arrays,
     apart={n: 1 for n in arrays if layouts.is_scanned([n.partition('/')[2]])},
   )
+  integrity.write(checkpoint)
   _write_numbers(checkpoint / selection.NUMBERS, {})
-  stores.write_checkpoint_metadata(checkpoint, _HANDLERS)
+  handlers = {
+    selection.STATE: ocp.StandardCheckpointHandler.typestr(),
+    selection.NUMBERS: ocp.JsonCheckpointHandler.typestr(),
+  }
+  stores.write_checkpoint_metadata(checkpoint, handlers)
 
 
 def _write_numbers(folder: Path, numbers: Mapping[str, float]) -> None:

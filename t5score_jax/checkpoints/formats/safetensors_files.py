@@ -1,9 +1,9 @@
 """Safetensors files, read and written a block at a time.
 
-The safetensors library maps a file into memory to read it and wants all arrays
-in memory to write one. Models larger than memory need neither: here arrays
-are read lazily and written as they are read, in files of limited size with an
-index, as HuggingFace shards them.
+The safetensors library wants all arrays in memory to write a file, and its
+NumPy interface reads no bfloat16. Here arrays are read lazily and written as
+they are read, so that models may be larger than memory, in files of limited
+size with an index, as Hugging Face shards them.
 
 A file is: 8 bytes, the header's length (little-endian); the header, JSON: name
 -> {dtype, shape, data_offsets}; the arrays, row-major, without gaps.
@@ -18,7 +18,6 @@ import json
 import math
 import os
 import tempfile
-import weakref
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -32,6 +31,7 @@ from t5score_jax.checkpoints.weights import (
   Index,
   LazyArray,
   Shape,
+  open_shards,
 )
 
 _DTYPES = {
@@ -47,12 +47,10 @@ _DTYPES = {
   'BOOL': np.dtype('?'),
 }
 _CODES = {dtype: code for code, dtype in _DTYPES.items()}
-# Below this many contiguous bytes, whole rows are read and cut in memory.
+# Bytes of a header, the library's limit as well: it is parsed in memory.
+_MAX_HEADER = 100_000_000
+# Pieces of fewer contiguous bytes are not written one by one.
 _SMALL_RUN = 4096
-
-
-class FileError(CheckpointError):
-  """Not a whole safetensors file."""
 
 
 def open_folder(folder: Path, stem: str = 'model') -> dict[str, LazyArray]:
@@ -66,129 +64,53 @@ def open_folder(folder: Path, stem: str = 'model') -> dict[str, LazyArray]:
     Arrays by name.
 
   Raises:
-    FileError: A file is missing, cut short or not of this format.
+    CheckpointError: A file is missing, cut short or not of this format.
   """
-  index = folder / f'{stem}.safetensors.index.json'
-  if not index.is_file():
-    return open_file(folder / f'{stem}.safetensors')
-  try:
-    places = json.loads(index.read_text('utf-8'))['weight_map']
-    names = sorted(set(places.values()))
-  except (ValueError, KeyError, TypeError, AttributeError) as error:
-    raise FileError(f'{index}: not an index of shards ({error!r})') from error
-  arrays: dict[str, LazyArray] = {}
-  for name in names:
-    if Path(name).name != name:
-      raise FileError(f'{index}: the shard {name!r} is not in this folder')
-    arrays.update(open_file(folder / name))
-  if missing := sorted(set(places) - set(arrays)):
-    raise FileError(
-      f'{index}: names {missing[0]}, which its shard does not hold'
-    )
-  return {name: arrays[name] for name in places}
+  return open_shards(folder / f'{stem}.safetensors', open_file)
 
 
 def open_file(path: Path) -> dict[str, LazyArray]:
   """Opens one file; see `open_folder`."""
   try:
-    descriptor = os.open(path, os.O_RDONLY)
+    stream = open(path, 'rb')
   except FileNotFoundError:
-    raise FileError(f'{path}: no such file: the folder is incomplete') from None
-  file = _File(path, descriptor)
-  size = os.fstat(descriptor).st_size
-  length = int.from_bytes(os.pread(descriptor, 8, 0), 'little')
-  if size < 8 or length > size - 8:
-    raise _damaged(path, f'{size} bytes')
+    raise CheckpointError(
+      f'{path}: no such file: the folder is incomplete'
+    ) from None
+  with stream:
+    size = os.fstat(stream.fileno()).st_size
+    length = int.from_bytes(stream.read(8), 'little')
+    if size < 8 or length > size - 8:
+      raise _damaged(path, f'{size} bytes')
+    if length > _MAX_HEADER:
+      raise _damaged(path, f'a header of {length:,} bytes')
+    text = stream.read(length)
+  arrays = {}
+  end = start = 8 + length
   try:
-    header = json.loads(os.pread(descriptor, length, 8))
-    arrays = {
-      name: _lazy(file, 8 + length, entry)
-      for name, entry in header.items()
-      if name != '__metadata__'
-    }
-    ends = [
-      entry['data_offsets'][1] for n, entry in header.items() if n in arrays
-    ]
+    header = json.loads(text)
+    header.pop('__metadata__', None)
+    for name, entry in header.items():
+      shape = tuple(int(n) for n in entry['shape'])
+      dtype = _DTYPES[entry['dtype']]
+      first, last = entry['data_offsets']
+      array = LazyArray.mapped(path, dtype, start + first, shape)
+      if first < 0 or last - first != array.nbytes:
+        raise ValueError(f'{shape} of {dtype} at {first} to {last}')
+      arrays[name] = array
+      end = max(end, start + last)
   except (ValueError, KeyError, TypeError, AttributeError) as error:
     raise _damaged(path, f'header: {error!r}') from error
-  if 8 + length + max(ends, default=0) != size:
-    raise _damaged(
-      path, f'{size} bytes where {8 + length + max(ends, default=0)} belong'
-    )
+  if end != size:
+    raise _damaged(path, f'{size} bytes where {end} belong')
   return arrays
 
 
-def _damaged(path: Path, problem: str) -> FileError:
-  return FileError(
+def _damaged(path: Path, problem: str) -> CheckpointError:
+  return CheckpointError(
     f'{path}: not a whole safetensors file ({problem}): copy or download it '
     'again'
   )
-
-
-class _File:
-  """An open file, closed with the last array that reads from it."""
-
-  def __init__(self, path: Path, descriptor: int):
-    self.path = path
-    self.descriptor = descriptor
-    weakref.finalize(self, os.close, descriptor)
-
-  def read_into(self, buffer: memoryview, offset: int) -> None:
-    """Fills a buffer from the file."""
-    done = 0
-    while done < len(buffer):
-      count = os.preadv(self.descriptor, [buffer[done:]], offset + done)
-      if not count:
-        raise _damaged(self.path, f'it ends at byte {offset + done}')
-      done += count
-
-
-def _lazy(file: _File, start: int, entry: Mapping[str, Any]) -> LazyArray:
-  shape: Shape = tuple(int(size) for size in entry['shape'])
-  dtype = _DTYPES[entry['dtype']]
-  first, last = entry['data_offsets']
-  if last - first != math.prod(shape) * dtype.itemsize:
-    raise ValueError(f'{shape} of {dtype} in {last - first} bytes')
-
-  def fetch(index: Index) -> np.ndarray:
-    return _read(file, start + first, shape, dtype, index)
-
-  # Whole rows, or parts of a row that are long enough to be read alone.
-  row = max(1, 4 * _SMALL_RUN // dtype.itemsize)
-  block = tuple(
-    min(size, row if axis == len(shape) - 1 else 1)
-    for axis, size in enumerate(shape)
-  )
-  return LazyArray(shape, dtype, fetch, block)
-
-
-def _read(
-  file: _File, offset: int, shape: Shape, dtype: np.dtype, index: Index
-) -> np.ndarray:
-  """Reads a part of the array that begins at a byte of the file."""
-  wanted = tuple(part.stop - part.start for part in index)
-  axes = _contiguous(shape, index)
-  if math.prod(wanted[axes:]) * dtype.itemsize < _SMALL_RUN and axes > 0:
-    # Short runs: all columns, of the rows only, cut afterwards.
-    rows = (*index[:1], *(slice(0, size) for size in shape[1:]))
-    if rows != index:
-      found = _read(file, offset, shape, dtype, rows)
-      return np.ascontiguousarray(found[(slice(None), *index[1:])])
-  out = np.empty(wanted, dtype)
-  if out.size:
-    flat = _bytes_of(out)
-    done = 0
-    for place, count in _runs(shape, index, axes):
-      nbytes = count * dtype.itemsize
-      part = flat[done : done + nbytes]
-      file.read_into(part, offset + place * dtype.itemsize)
-      done += nbytes
-  return out
-
-
-def _bytes_of(array: np.ndarray) -> memoryview:
-  """The bytes of a contiguous array, without a copy."""
-  return array.reshape(-1).view(np.uint8).data
 
 
 def _contiguous(shape: Shape, index: Index) -> int:
@@ -352,7 +274,7 @@ def _write_array(descriptor: int, offset: int, array: LazyArray) -> None:
   itemsize = array.dtype.itemsize
   for index in array.blocks(BLOCK_BYTES):
     values = np.ascontiguousarray(array.read(index), array.dtype)
-    flat = _bytes_of(values)
+    flat = values.reshape(-1).view(np.uint8).data
     done = 0
     for place, count in _runs(
       array.shape, index, _contiguous(array.shape, index)

@@ -22,12 +22,10 @@ import numpy as np
 from flax import serialization
 
 from t5score_jax.checkpoints import layouts, stores
+from t5score_jax.checkpoints.source import Options, Source, choose_vocabulary
 from t5score_jax.checkpoints.weights import (
   CheckpointError,
   LazyArray,
-  Options,
-  Source,
-  choose_vocabulary,
   shapes_of,
 )
 

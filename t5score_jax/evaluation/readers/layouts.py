@@ -1,8 +1,8 @@
-"""Which layout a score file has, and reading it: one door for all of them.
+"""Recognises the layout of a score file and reads it, whatever the layout.
 
-The layouts themselves are in `scores` (columns with names), `wmt_files`, `mqm`
-and `mtme_files`. The choice follows the name, and then the header, never the
-rows.
+The layouts are in `evaluation/scores.py` (named columns), `readers/wmt.py`,
+`readers/mqm.py` and `readers/mtme.py`. The file's name decides, then its
+header, never its rows.
 """
 
 from __future__ import annotations
@@ -103,16 +103,15 @@ def read(
     return _read_folder(path, wanted, options)
   table = _read_special(path, options)
   if table is None:
-    return [
-      read_table(
-        path,
-        wanted,
-        columns=options.columns,
-        score_name=score_name,
-        quoting=options.quoting,
-        where=options.where,
-      )
-    ]
+    table = read_table(
+      path,
+      wanted,
+      columns=options.columns,
+      score_name=score_name,
+      quoting=options.quoting,
+      where=options.where,
+    )
+    return [_with_language_pair(table, options.language_pair)]
   if options.where:
     raise InputError(f'{path}: --where is for files with columns of any name')
   values = table.values
@@ -136,6 +135,17 @@ def read(
       others=tuple(name for name in values if name not in renamed),
     )
   ]
+
+
+def _with_language_pair(
+  table: ScoreTable, language_pair: str | None
+) -> ScoreTable:
+  # The language pair is that of files that name none.
+  if not language_pair or table.names_language_pairs:
+    return table
+  rows = [(language_pair, system, segment) for _, system, segment in table.rows]
+  keys = tuple(dict.fromkeys(['language_pair', *table.keys]))
+  return dataclasses.replace(table, keys=keys, rows=rows)
 
 
 def kind(path: str | os.PathLike[str]) -> str:

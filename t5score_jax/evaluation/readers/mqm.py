@@ -9,16 +9,18 @@ have computed already are read by `scores`.
 from __future__ import annotations
 
 import dataclasses
+import fractions
+import math
 import os
 import re
 from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from t5score_jax.data import files
+from t5score_jax.data import files, numbers
 from t5score_jax.errors import InputError
 from t5score_jax.evaluation import correlation
-from t5score_jax.evaluation.scores import KEYS, ScoreTable
+from t5score_jax.evaluation.scores import KEYS, ScoreTable, check_width
 
 # Freitag et al. (2021), table 4: SEVERITY[/CATEGORY[/SUBCATEGORY]]:WEIGHT, the
 # longest match counts.
@@ -52,11 +54,13 @@ def is_mqm_header(header: Sequence[str]) -> bool:
   return {'rater', 'category', 'severity', 'system'} <= set(header)
 
 
-def parse_weights(text: str) -> dict[str, float]:
+def parse_weights(text: str) -> dict[str, fractions.Fraction]:
   """Reads weights: SEVERITY[/CATEGORY[/SUBCATEGORY]]:WEIGHT ...
 
-  >>> parse_weights('Major:5 Minor/Fluency:0.5')['minor/fluency']
-  0.5
+  Exact numbers, so that sums do not depend on the order of errors.
+
+  >>> parse_weights('Major:5 Minor/Fluency:0.1')['minor/fluency']
+  Fraction(1, 10)
 
   Raises:
     InputError: The text has another form, or a weight is below 0.
@@ -64,16 +68,13 @@ def parse_weights(text: str) -> dict[str, float]:
   weights = {}
   for part in text.split():
     name, colon, number = part.rpartition(':')
-    try:
-      weight = float(number)
-    except ValueError:
-      weight = -1.0
-    if not (name and colon and 0 <= weight < float('inf')):
+    value = numbers.parse(number)
+    if not (name and colon and value is not None and value >= 0):
       raise InputError(
         f'{part!r} is no weight: SEVERITY[/CATEGORY[/SUBCATEGORY]]:WEIGHT, '
         'of 0 or more'
       )
-    weights[name.lower()] = weight
+    weights[name.lower()] = fractions.Fraction(number)
   return weights
 
 
@@ -82,12 +83,12 @@ class _Error:
   key: tuple[str, str]
   rater: str
   category: str
-  weight: float
+  weight: fractions.Fraction
 
 
 def _weight(
-  weights: Mapping[str, float], severity: str, category: str
-) -> float | None:
+  weights: Mapping[str, fractions.Fraction], severity: str, category: str
+) -> fractions.Fraction | None:
   parts = [severity.lower(), *category.lower().split('/')]
   for length in range(len(parts), 0, -1):
     name = '/'.join(parts[:length])
@@ -142,12 +143,7 @@ def read_mqm(
     places = _find_columns(header, path)
     for number, line in enumerate(stream, 2):
       fields = line.split('\t')
-      if len(fields) != len(header):
-        raise files.RecordError(
-          f'{len(fields)} fields where the header has {len(header)}',
-          path=path,
-          line=number,
-        )
+      check_width(fields, header, path, number)
       errors.append(_read_error(fields, places, table, by_line, path, number))
       lines.append(number)
   if not errors:
@@ -180,7 +176,7 @@ def _find_columns(header: list[str], path: str) -> dict[str, int]:
 def _read_error(
   fields: list[str],
   places: dict[str, int],
-  weights: Mapping[str, float],
+  weights: Mapping[str, fractions.Fraction],
   by_line: bool,
   path: str,
   number: int,
@@ -222,31 +218,29 @@ def _table(
   )
   columns = {name: k for k, name in enumerate(names)}
   keys: dict[tuple[str, str], int] = {}
-  raters: dict[tuple[int, str], int] = {}
+  raters: list[set[str]] = []
   first_lines: list[int] = []
-  of_key: list[int] = []
-  sums: list[np.ndarray] = []
+  # In units of 1 / unit all weights are whole numbers, and their sums exact.
+  unit = math.lcm(*(error.weight.denominator for error in errors))
+  totals: list[list[int]] = []
   for error, line in zip(errors, lines, strict=True):
     if error.key not in keys:
       keys[error.key] = len(keys)
       first_lines.append(line)
-    pair = (keys[error.key], error.rater)
-    if pair not in raters:
-      raters[pair] = len(raters)
-      of_key.append(pair[0])
-      sums.append(np.zeros(len(columns)))
-    total = sums[raters[pair]]
-    total[0] += error.weight
+      totals.append([0] * len(columns))
+      raters.append(set())
+    raters[keys[error.key]].add(error.rater)
+    total, weight = totals[keys[error.key]], int(error.weight * unit)
+    total[0] += weight
     if error.category in columns:
-      total[columns[error.category]] += error.weight
-  place = np.array(of_key)
-  count = np.bincount(place)
-  by_rater = np.array(sums)
+      total[columns[error.category]] += weight
+  counts = [unit * len(names) for names in raters]
   values = {
-    # + 0.0 turns -0.0 into 0.0.
-    f'mqm-{name}' if name else 'mqm': -np.bincount(place, by_rater[:, k])
-    / count
-    + 0.0
+    f'mqm-{name}' if name else 'mqm': np.array(
+      # One division of whole numbers: equal means are equal floats.
+      [-t[k] / count for t, count in zip(totals, counts, strict=True)]
+    )
+    + 0.0  # Turns -0.0 into 0.0.
     for name, k in columns.items()
   }
   rows = [(language_pair, system, segment) for system, segment in keys]
@@ -271,7 +265,7 @@ def normalise(scores: np.ndarray, how: str = 'z') -> np.ndarray:
   if not chosen.size:
     return scores
   if how == 'z':
-    return (scores - chosen.mean()) / (chosen.std() or 1.0)
+    return correlation.standardise(scores)
   return (scores - chosen.min()) / (np.ptp(chosen) or 1.0)
 
 

@@ -17,7 +17,7 @@ import pathlib
 
 import numpy as np
 
-from t5score_jax.data import files
+from t5score_jax.data import files, numbers
 from t5score_jax.errors import InputError
 from t5score_jax.evaluation.scores import KEYS, ScoreTable
 
@@ -106,8 +106,8 @@ def read_folder(
     wanted: Score files by the name that their column gets, from
       `score_files`.
     level: 'seg' or 'sys'.
-    may_miss: Whether None stands for a missing score (people's files); else
-      it is an error.
+    may_miss: Whether None stands for a missing score (files of human scores);
+      else it is an error.
 
   Returns:
     A table for each file; segments are called '1', '2', ...; '' for systems.
@@ -189,12 +189,4 @@ def _read_scores(
 def _score(text: str, may_miss: bool, path: str, line: int) -> float:
   if may_miss and text == 'None':
     return math.nan
-  try:
-    number = float(text)
-  except ValueError:
-    number = math.nan
-  if not math.isfinite(number):
-    raise files.RecordError(
-      f'{text!r} is not a finite number', path=path, line=line, field='SCORE'
-    )
-  return number
+  return numbers.read(text, path=path, line=line, field='SCORE')

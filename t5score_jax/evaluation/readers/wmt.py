@@ -8,32 +8,23 @@ Files with a header whose columns the user names are `scores`' business.
 
 from __future__ import annotations
 
-import math
 import os
 import re
 from collections.abc import Sequence
 
 import numpy as np
 
-from t5score_jax.data import files
+from t5score_jax.data import files, numbers
 from t5score_jax.data import tables as data_tables
-from t5score_jax.evaluation.scores import KEYS, ScoreTable
+from t5score_jax.evaluation.scores import (
+  KEYS,
+  ScoreTable,
+  check_width,
+)
 
 # METRIC LP TESTSET REF SYSTEM [DOC SEG] SCORE
 _SYSTEM_FIELDS = 6
 _SEGMENT_FIELDS = 8
-
-
-def _finite(text: str, path: str, line: int, field: str) -> float:
-  try:
-    number = float(text)
-  except ValueError:
-    number = math.nan
-  if not math.isfinite(number):
-    raise files.RecordError(
-      f'{text!r} is not a finite number', path=path, line=line, field=field
-    )
-  return number
 
 
 def read_wmt_scores(
@@ -142,13 +133,26 @@ def _score_table(
     np.array([number for number, _ in taken]),
     {
       taken[0][1][0]: np.array(
-        [_finite(fields[-1], path, number, 'SCORE') for number, fields in taken]
+        [
+          numbers.read(fields[-1], path=path, line=number, field='SCORE')
+          for number, fields in taken
+        ]
       )
     },
     (f'{path}: {others} rows of other test sets or references not used',)
     if others
     else (),
   )
+
+
+def _language_pair(path: str, pattern: str) -> str:
+  match = re.search(pattern, os.path.basename(path))
+  if not match:
+    raise files.RecordError(
+      'the file name has no language pair; give it (--language-pair)',
+      path=path,
+    )
+  return f'{match[1]}-{match[2]}'
 
 
 def read_wmt_da(
@@ -168,19 +172,13 @@ def read_wmt_da(
 
   Raises:
     files.RecordError: A column is missing, a row has another width, a value
-      is not a finite number, or no language pair can be told.
+      is not a finite number, or the language pair is unknown.
   """
   path = os.fspath(path)
   if language_pair is None:
-    match = re.search(
-      r'-([a-z]{2,3}-[a-z]{2,3})\.csv(\.gz)?$', os.path.basename(path)
+    language_pair = _language_pair(
+      path, r'-([a-z]{2,3})-([a-z]{2,3})\.csv(\.gz)?$'
     )
-    if not match:
-      raise files.RecordError(
-        'the language pair cannot be told from the name; say which it is',
-        path=path,
-      )
-    language_pair = match[1]
   rows: list[tuple[str, str, str]] = []
   lines: list[int] = []
   values: dict[str, list[float]] = {'raw': [], 'z': [], 'n': []}
@@ -196,18 +194,15 @@ def read_wmt_da(
         )
     for number, line in enumerate(stream, 2):
       fields = line.split()
-      if len(fields) != len(header):
-        raise files.RecordError(
-          f'{len(fields)} fields where the header has {len(header)}',
-          path=path,
-          line=number,
-        )
+      check_width(fields, header, path, number)
       row = dict(zip(header, fields, strict=True))
       rows.append((language_pair, row['SYS'], row.get('SID', '')))
       lines.append(number)
       for name, column_name in (('raw', 'RAW.SCR'), ('z', 'Z.SCR'), ('n', 'N')):
         values[name].append(
-          _finite(row[column_name], path, number, column_name)
+          numbers.read(
+            row[column_name], path=path, line=number, field=column_name
+          )
         )
   return ScoreTable(
     path,
@@ -239,17 +234,11 @@ def read_mlqe_pe(
 
   Raises:
     files.RecordError: A row of another width, a value that is not a finite
-      number, or no language pair can be told.
+      number, or the language pair is unknown.
   """
   path = os.fspath(path)
   if language_pair is None:
-    match = re.search(r'[.-]([a-z]{2})-?([a-z]{2})[.-]', os.path.basename(path))
-    if not match:
-      raise files.RecordError(
-        'the language pair cannot be told from the name; say which it is',
-        path=path,
-      )
-    language_pair = f'{match[1]}-{match[2]}'
+    language_pair = _language_pair(path, r'[.-]([a-z]{2})-?([a-z]{2})[.-]')
   rows: list[tuple[str, str, str]] = []
   lines: list[int] = []
   values: dict[str, list[float]] = {}
@@ -260,7 +249,7 @@ def read_mlqe_pe(
       for name in ('mean', 'z_mean', 'model_scores'):
         if name in row:
           values.setdefault(name, []).append(
-            _finite(row[name], path, number, name)
+            numbers.read(row[name], path=path, line=number, field=name)
           )
   return ScoreTable(
     path,

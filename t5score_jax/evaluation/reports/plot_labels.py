@@ -6,11 +6,12 @@ fractions of the axes. Not here: what the pictures show (`plots`).
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-from scipy import optimize
+import scipy
 
 GREY = '#5f6670'
 # Left, bottom, right, top.
@@ -24,6 +25,20 @@ def fractions(
   ax.get_xlim(), ax.get_ylim()  # What was drawn last may not have moved them.
   drawn = ax.transData.transform(np.column_stack([x, y]).astype(float))
   return np.asarray(ax.transAxes.inverted().transform(drawn))
+
+
+def line_boxes(ax: Any, corners: Sequence[tuple[float, float]]) -> list[Box]:
+  """Small boxes along a line through points of the data."""
+  if len(corners) < 2:
+    return []
+  boxes = []
+  for first, second in itertools.pairwise(
+    fractions(ax, *zip(*corners, strict=True))
+  ):
+    for share in np.linspace(0, 1, 80):
+      a, b = (first + share * (second - first)).tolist()
+      boxes.append((a - 0.006, b - 0.006, a + 0.006, b + 0.006))
+  return boxes
 
 
 def put_names(
@@ -64,14 +79,27 @@ def put_names(
     ]
     best = int(np.argmin(cost))
     boxes.append(taken[best])
+    x, y = places[best]
     ax.text(
-      *places[best],
-      name,
-      transform=ax.transAxes,
-      fontsize=size,
-      color=GREY,
-      va='center',
+      x, y, name, transform=ax.transAxes, fontsize=size, color=GREY, va='center'
     )
+    if abs(y - b) > height / 2:
+      # Away from its point, a name is led to it.
+      end = min(max(a, x), x + width), y - np.sign(y - b) * height / 2
+      ax.annotate(
+        '',
+        (a, b),
+        end,
+        xycoords='axes fraction',
+        textcoords='axes fraction',
+        arrowprops={
+          'arrowstyle': '-',
+          'color': GREY,
+          'linewidth': 0.5,
+          'shrinkA': 0,
+          'shrinkB': 0,
+        },
+      )
 
 
 def overlap(one: Box, other: Box) -> float:
@@ -97,5 +125,7 @@ def spread(places: np.ndarray, gap: float) -> np.ndarray:
     [N], ascending.
   """
   steps = gap * np.arange(len(places))
-  moved: np.ndarray = optimize.isotonic_regression(places - steps).x + steps
+  moved: np.ndarray = (
+    scipy.optimize.isotonic_regression(places - steps).x + steps
+  )
   return moved

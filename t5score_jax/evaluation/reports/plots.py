@@ -1,13 +1,12 @@
 """Pictures of agreement: scatter, bars with intervals, curves, sizes.
 
-Draws what has been measured elsewhere, to PNG or SVG. matplotlib is imported
-when a picture is drawn: it is in the extra `plot`.
+Draws what has been measured elsewhere, to PNG, SVG or PDF. matplotlib, which is
+in the extra `plot`, is imported when a picture is drawn.
 """
 
 from __future__ import annotations
 
 import dataclasses
-import itertools
 import math
 import os
 from collections.abc import Sequence
@@ -18,12 +17,12 @@ import numpy as np
 from t5score_jax.data import files
 from t5score_jax.errors import InputError
 from t5score_jax.evaluation.agreement import Curve, Report
-from t5score_jax.evaluation.reports import plot_labels, retention
+from t5score_jax.evaluation.reports import plot_labels, retention, tables
 
 KINDS = ('scatter', 'bars', 'curves')
-FORMATS = ('png', 'svg')
+FORMATS = ('png', 'svg', 'pdf')
 MAX_PANELS = 12
-# Okabe and Ito's colours, which can be told apart without colour vision.
+# Okabe and Ito's colours, distinct also in colour-blind vision.
 COLOURS = (
   '#0072B2',
   '#D55E00',
@@ -57,16 +56,14 @@ class Panel:
 
 
 def format_of(path: str | os.PathLike[str]) -> str:
-  """'png' or 'svg', by the name's ending.
+  """A name in `FORMATS`, by the ending of a path.
 
   Raises:
     InputError: Another ending.
   """
   ending = os.path.splitext(os.fspath(path))[1].lower().removeprefix('.')
   if ending not in FORMATS:
-    raise InputError(
-      f'{os.fspath(path)}: a picture is PNG or SVG; let the name end so'
-    )
+    raise InputError(f'{os.fspath(path)}: a picture is .png, .svg or .pdf')
   return ending
 
 
@@ -111,8 +108,8 @@ def save(figure: Any, path: str | os.PathLike[str]) -> None:
     files.write_atomically(path, 'wb') as out,
   ):
     kind = format_of(path)
-    metadata = {'Date': None} if kind == 'svg' else {'Software': None}
-    figure.savefig(out, format=kind, dpi=150, metadata=metadata)
+    date = {'svg': 'Date', 'pdf': 'CreationDate', 'png': 'Software'}[kind]
+    figure.savefig(out, format=kind, dpi=150, metadata={date: None})
 
 
 def scatter(panels: Sequence[Panel], human_label: str, title: str) -> Any:
@@ -135,9 +132,10 @@ def scatter(panels: Sequence[Panel], human_label: str, title: str) -> Any:
     ax.set_xlabel(human_label, fontsize=9)
     ax.set_ylabel('metric score', fontsize=9)
     ax.set_title(panel.title, fontsize=10, loc='left', pad=18)
-    ax.text(
-      0, 1.03, panel.note, transform=ax.transAxes, fontsize=8, color=_GREY
-    )
+    note = panel.note
+    if is_jittered(panel.human) or is_jittered(panel.metric):
+      note += ', jittered'
+    ax.text(0, 1.03, note, transform=ax.transAxes, fontsize=8, color=_GREY)
   for ax in axes.flat[len(panels) :]:
     ax.set_visible(False)
   figure.suptitle(title, fontsize=11)
@@ -148,8 +146,8 @@ def _draw_points(ax: Any, panel: Panel) -> None:
   x, y = panel.human, panel.metric
   many = len(x) > 200
   ax.scatter(
-    x,
-    y,
+    _jittered(x, 0),
+    _jittered(y, 1),
     s=5 if many else 26,
     alpha=max(0.06, min(0.5, 400 / len(x))) if many else 0.9,
     color=COLOURS[0],
@@ -157,18 +155,33 @@ def _draw_points(ax: Any, panel: Panel) -> None:
     # A file of ten thousand circles is slow to open.
     rasterized=many,
   )
+  line: list[tuple[float, float]] = []
   if len(x) > 1 and np.ptp(x) > 0:
     slope, intercept = np.polyfit(x, y, 1)
     ends = np.array([x.min(), x.max()])
-    ax.plot(ends, slope * ends + intercept, color=COLOURS[1], linewidth=1.6)
+    line = [(end, slope * end + intercept) for end in ends.tolist()]
+    ax.plot(*zip(*line, strict=True), color=COLOURS[1], linewidth=1.6)
   if panel.names:
-    ax.margins(x=0.12, y=0.12)
-    _write_names(ax, panel)
+    ax.margins(x=0.25, y=0.15)
+    points = plot_labels.fractions(ax, x, y)
+    taken = plot_labels.line_boxes(ax, line)
+    plot_labels.put_names(ax, points, panel.names, taken, 6.5, (0.0165, 0.034))
 
 
-def _write_names(ax: Any, panel: Panel) -> None:
-  points = plot_labels.fractions(ax, panel.human, panel.metric)
-  plot_labels.put_names(ax, points, panel.names, [], 6.5, (0.0165, 0.034))
+def is_jittered(values: np.ndarray) -> bool:
+  """Whether a scatter plot moves these values: many, few of them different."""
+  distinct = len(np.unique(values))
+  return len(values) > 50 and 1 < distinct <= min(101, len(values) // 4)
+
+
+def _jittered(values: np.ndarray, seed: int) -> np.ndarray:
+  # Moved at random by less than half the way to the next value, so that equal
+  # points do not hide each other.
+  if not is_jittered(values):
+    return values
+  gap = np.diff(np.unique(values)).min()
+  generator = np.random.default_rng(seed)
+  return values + generator.uniform(-0.35, 0.35, len(values)) * gap
 
 
 def bars(report: Report, title: str, ylabel: str = '') -> Any:
@@ -202,7 +215,9 @@ def bars(report: Report, title: str, ylabel: str = '') -> Any:
     ax.set_yticks(places, order if index % across == 0 else [''] * len(order))
     ax.tick_params(axis='y', length=0, labelcolor='black')
     ax.set_title(column or 'all', fontsize=10, loc='left')
-    ax.set_xlabel(ylabel, fontsize=9)
+    count = f'n = {cells[0].count} {tables.counted(report, column)}'
+    count = count.replace(' 1 language pairs', ' 1 language pair')
+    ax.set_xlabel(f'{ylabel}\n{count}' if ylabel else count, fontsize=9)
   shown = [report.cells[name, c] for name in order for c in columns]
   ends = [e for c in shown for e in (0.0, c.value, c.low, c.high)]
   low, high = (f(e for e in ends if e is not None) for f in (min, max))
@@ -217,7 +232,17 @@ def bars(report: Report, title: str, ylabel: str = '') -> Any:
   for ax in axes.flat[len(columns) :]:
     ax.set_visible(False)
   figure.suptitle(title, fontsize=11)
+  if any(c.low is not None for c in shown):
+    _explain(figure, f'whiskers: {_interval_text(report.config.resamples)}')
   return figure
+
+
+def _interval_text(resamples: int) -> str:
+  return f'95% interval, bootstrap over segments, {resamples} resamples'
+
+
+def _explain(figure: Any, text: str) -> None:
+  figure.supxlabel(text, fontsize=8, color=_GREY, x=0.01, ha='left')
 
 
 def _draw_intervals(ax: Any, places: np.ndarray, cells: Sequence[Any]) -> None:
@@ -253,7 +278,10 @@ def _draw_intervals(ax: Any, places: np.ndarray, cells: Sequence[Any]) -> None:
 
 
 def curves(curve: Curve, title: str, ylabel: str) -> Any:
-  """The statistic by number of best systems (T5Score's Figure 6)."""
+  """The statistic by number of best systems (T5Score's Figure 6).
+
+  Points of different metrics, and so their whiskers, stand side by side.
+  """
   figure, axes = _figure(6.4, 4.0)
   ax = axes[0, 0]
   ax.grid(axis='y', color='#e3e6ea', linewidth=0.8)
@@ -261,8 +289,13 @@ def curves(curve: Curve, title: str, ylabel: str) -> Any:
   for k, metric in enumerate(curve.metrics):
     colour = COLOURS[k % len(COLOURS)]
     values = curve.values(metric)
+    intervals = curve.intervals(metric)
+    places = np.array(curve.top_k, np.float64)
+    if intervals is not None:
+      share = (k + 0.5) / len(curve.metrics) - 0.5
+      places += 0.3 * share * np.diff(curve.top_k).min()
     ax.plot(
-      curve.top_k,
+      places,
       values,
       color=colour,
       marker=_MARKERS[k % len(_MARKERS)],
@@ -270,14 +303,17 @@ def curves(curve: Curve, title: str, ylabel: str) -> Any:
       linewidth=1.8,
       label=metric,
     )
-    intervals = curve.intervals(metric)
     if intervals is not None:
-      ax.fill_between(
-        curve.top_k, *intervals, color=colour, alpha=0.13, linewidth=0
-      )
+      ax.vlines(places, *intervals, color=colour, linewidth=1.1)
+      resamples = curve.reports[0].config.resamples
+      _explain(figure, f'whiskers: {_interval_text(resamples)}')
     ends.append(values[-1])
   ax.set_xticks(curve.top_k)
-  ax.set_xlabel('best systems', fontsize=9)
+  first = curve.reports[0]
+  unit = tables.counted(first, curve.column)
+  count = first.cells[curve.metrics[0], curve.column].count
+  over = f', mean over {count} {unit}' if unit == 'language pairs' else ''
+  ax.set_xlabel(f'best systems{over}', fontsize=9)
   ax.set_ylabel(ylabel, fontsize=9)
   ax.set_title(title, fontsize=11, loc='left')
   handles, labels = ax.get_legend_handles_labels()
@@ -331,10 +367,14 @@ def sizes(report: retention.Report) -> Any:
     ax.axhline(height, color=_GREY, linestyle=':', linewidth=1.1)
   ax.margins(x=0.2, y=0.15)
   _name_lines(ax, lines)
+  if report.resamples:
+    _explain(figure, f'whiskers: {_interval_text(report.resamples)}')
   _name_sizes(ax, sized, [100.0, *(height for height, _ in lines)], students)
   ax.set_xlabel('parameters', fontsize=9)
-  ax.set_ylabel("% of the teacher's Pearson with people", fontsize=9)
-  ax.set_title('What is kept of the teacher', fontsize=11, loc='left', pad=22)
+  ax.set_ylabel("% of the teacher's Pearson with human ratings", fontsize=9)
+  ax.set_title(
+    'Agreement retained from the teacher', fontsize=11, loc='left', pad=22
+  )
   ax.legend(
     fontsize=8,
     frameon=False,
@@ -394,12 +434,7 @@ def _name_sizes(
     size = float(row.measured.parameters or 1)
     (a, bottom), (_, top) = at([(size, 100 * low), (size, 100 * high)])
     obstacles.append((a - 0.008, bottom, a + 0.008, top))
-  if len(students) > 1:
-    corners = np.array(at(students))
-    for first, second in itertools.pairwise(corners):
-      for share in np.linspace(0, 1, 40):
-        a, b = (first + share * (second - first)).tolist()
-        obstacles.append((a - 0.004, b - 0.004, a + 0.004, b + 0.004))
+  obstacles += plot_labels.line_boxes(ax, students)
   places = [(float(r.measured.parameters or 1), 100 * r.kept) for r in rows]
   names = [row.measured.name for row in rows]
   plot_labels.put_names(

@@ -1,9 +1,9 @@
-"""What a distilled metric keeps of its teacher: agreement, speed, size.
+"""What a distilled metric retains of its teacher: agreement, speed, size.
 
-One row a metric (Kamal Eddine et al. 2022, Table 1): parameters, pairs a
-second, Pearson's correlation with people at segment level, by language pair
-and on average, the share of the teacher's that is kept, and the correlation
-with the teacher. Takes what has been measured; loads and times no metric.
+One row per metric (Kamal Eddine et al. 2022, Table 1): parameters, pairs per
+second, segment-level Pearson correlation with human ratings by language pair
+and on average, the share of the teacher's that is retained, and the correlation
+with the teacher. Takes measurements; loads and times no metric.
 """
 
 from __future__ import annotations
@@ -25,16 +25,16 @@ TEACHER, STUDENT, BESIDE = ROLES = ('teacher', 'student', 'beside')
 
 @dataclasses.dataclass(frozen=True)
 class Measured:
-  """A metric on the judged pairs.
+  """Measurements of one metric on the rated pairs.
 
   Attributes:
-    name: to show.
+    name: The metric's name.
     role: `TEACHER`, `STUDENT` or `BESIDE`.
-    scores: finite, higher is better, [N].
-    pairs_per_second: scored warm: once everything is loaded and compiled.
-    cold_seconds: loading, compiling and scoring all N pairs for the first time.
-    parameters: of its model; None where it has none.
-    signature: what the scores depend on.
+    scores: Finite scores, higher is better, [N].
+    pairs_per_second: Speed once everything is loaded and compiled.
+    cold_seconds: Time to load, compile and score all N pairs.
+    parameters: Parameters of its model; None without a model.
+    signature: The metric's signature.
   """
 
   name: str
@@ -48,21 +48,21 @@ class Measured:
 
 @dataclasses.dataclass(frozen=True)
 class Row:
-  """What is said of one metric.
+  """One row of the table.
 
   Attributes:
-    measured: what it stands on.
-    smaller: the teacher's parameters divided by its own; None without a model.
-    faster: its pairs a second divided by those of the metric that speed is
+    measured: The measurements.
+    smaller: The teacher's parameters divided by its own; None without a model.
+    faster: Its pairs per second divided by those of the metric that speed is
       measured against.
-    human: Pearson with people, by language pair.
-    human_mean: their mean.
+    human: Pearson with human ratings, by language pair.
+    human_mean: Their mean.
     kept: `human_mean` divided by the teacher's; NaN where the teacher's is
       not above 0.
-    interval: 95% of the bootstrap samples of `kept`; None without bootstrap,
-      and where the teacher agrees with nobody in one of them.
+    interval: 95% bootstrap interval of `kept`; None without bootstrap, and if
+      the teacher's agreement is not above 0 in some resample.
     teacher: Pearson with the teacher's scores, by language pair.
-    teacher_mean: their mean.
+    teacher_mean: Their mean.
   """
 
   measured: Measured
@@ -81,13 +81,13 @@ class Report:
   """The table.
 
   Attributes:
-    rows: the teacher, its students, what stands beside them.
-    columns: language pairs; '' where pairs have none.
-    counts: judged pairs by language pair.
-    speed_against: the name of the metric that `faster` compares with.
-    resamples: of the bootstrap; 0 for none.
-    seed: of the draws.
-    notes: what does not vary, so that its correlations are given as 0.
+    rows: The teacher, its students, the other metrics.
+    columns: Language pairs; '' if pairs have none.
+    counts: Rated pairs by language pair.
+    speed_against: Name of the metric that `faster` compares with.
+    resamples: Bootstrap resamples; 0 for none.
+    seed: Seed of the resamples.
+    notes: Scores that do not vary, whose correlations are given as 0.
   """
 
   rows: list[Row]
@@ -109,20 +109,21 @@ def measure(
   resamples: int = 1000,
   seed: int = 12345,
 ) -> Report:
-  """Compares metrics with people and with the teacher among them.
+  """Compares metrics with human ratings and with the teacher.
 
   Args:
-    metrics: exactly one is a teacher.
-    human: ratings, higher is better, [N].
-    groups: the language pair of each judged pair, N of them.
-    segments: what is drawn together: the segment of each, N of them.
-    speed_against: a metric's name; by default the teacher's.
-    resamples: of the segments of each language pair, drawn independently of
-      those of the others, the same for all metrics; 0 for none.
-    seed: of the draws.
+    metrics: The metrics, exactly one of them a teacher.
+    human: Ratings, higher is better, [N].
+    groups: The language pair of each rated pair, N of them.
+    segments: The segment of each rated pair, N of them; a segment is drawn
+      with all its pairs.
+    speed_against: A metric's name; by default the teacher's.
+    resamples: Resamples of the segments of each language pair, independent
+      between language pairs, the same for all metrics; 0 for none.
+    seed: Seed of the resamples.
 
   Raises:
-    InputError: no or several teachers, a name twice, lengths that differ,
+    InputError: No or several teachers, a name twice, lengths that differ,
       values that are not finite, a language pair with fewer than two segments.
   """
   teacher = _teacher(metrics)
@@ -179,11 +180,11 @@ def measure(
 
 
 def check_drawn(groups: Sequence[str], segments: Sequence[Hashable]) -> None:
-  """Raises InputError where a language pair has too little to be resampled.
+  """Raises InputError if a language pair has fewer than two segments.
 
   Args:
-    groups: the language pair of each judged pair, N of them.
-    segments: the segment of each, N of them.
+    groups: The language pair of each rated pair, N of them.
+    segments: The segment of each, N of them.
   """
   by_group: dict[str, set[Hashable]] = {}
   for group, segment in zip(groups, segments, strict=True):
@@ -203,7 +204,7 @@ def _correlations(
 ) -> dict[str, dict[str, float]]:
   """Pearson with some numbers, by metric and language pair; 0 of constants."""
   with warnings.catch_warnings():
-    # `_constants` says it in words.
+    # `_constants` reports it.
     warnings.simplefilter('ignore', correlation.ConstantInputWarning)
     return {
       name: {c: correlation.pearson(wanted[p], x[p]) for c, p in places.items()}
@@ -242,10 +243,10 @@ def _draws(
   resamples: int,
   seed: int,
 ) -> bootstrap.Replicates:
-  """The mean correlation with people on resampled segments."""
+  """The mean correlation with human ratings on resampled segments."""
   parts = []
   for number, group in enumerate(sorted(places)):
-    # A segment's judged pairs stand in one column.
+    # A segment's rated pairs are one column.
     columns: dict[Hashable, int] = {}
     depth: collections.Counter[int] = collections.Counter()
     cells = []
@@ -280,7 +281,7 @@ def _draws(
 def _interval(
   draws: bootstrap.Replicates, name: str, teacher: str
 ) -> tuple[float, float] | None:
-  """The middle 95% of the shares kept; None where one is undefined."""
+  """95% interval of the share retained; None if undefined in a resample."""
   own, of_teacher = (
     draws.draws[:, draws.names.index(n)] for n in (name, teacher)
   )
@@ -292,17 +293,17 @@ def _interval(
 
 def render(
   report: Report,
-  style: str = 'table',
+  style: str = 'text',
   digits: int = 3,
   notes: Sequence[str] = (),
 ) -> str:
   """The report as text, without a final newline.
 
   Args:
-    report: what to show.
-    style: a name in `tables.FORMATS`; JSON has everything, signatures too.
-    digits: decimals of correlations.
-    notes: sentences to end with.
+    report: The report.
+    style: A name in `tables.FORMATS`; JSON also holds the signatures.
+    digits: Decimals of correlations.
+    notes: Sentences to append.
   """
   tables.check_style(style)
   if style == 'json':
@@ -311,8 +312,8 @@ def render(
   blocks = [tables.lay_out(_main_rows(report, digits), style)]
   if len(report.columns) > 1:
     blocks.append(tables.lay_out(_pair_rows(report, digits), style))
-  explanations = [*_explained(report), *report.notes, *notes]
-  return tables.assemble(blocks, explanations)
+  notes = [*_legend(report), *report.notes, *notes]
+  return tables.assemble(blocks, notes, style)
 
 
 def _main_rows(report: Report, digits: int) -> list[list[str]]:
@@ -355,7 +356,7 @@ def _pair_rows(report: Report, digits: int) -> list[list[str]]:
   rows = [['metric', 'with', *report.columns, 'mean']]
   for row in report.rows:
     for what, values, mean in (
-      ('people', row.human, row.human_mean),
+      ('human', row.human, row.human_mean),
       ('teacher', row.teacher, row.teacher_mean),
     ):
       if what == 'teacher' and row.measured.role == TEACHER:
@@ -367,16 +368,15 @@ def _pair_rows(report: Report, digits: int) -> list[list[str]]:
   return [*rows, ['n', '', *counts, str(total)]]
 
 
-def _explained(report: Report) -> list[str]:
+def _legend(report: Report) -> list[str]:
   pairs = sum(report.counts.values())
   mean = ' (mean over language pairs)' * (len(report.columns) > 1)
   lines = [
-    f'human r, teacher r: segment-level Pearson{mean} with people and with the '
-    "teacher's scores; kept: human r over the teacher's",
-    'pairs/s: scored once more when all was loaded and compiled; cold s: '
-    f'loading, compiling and scoring {pairs} pairs; faster: pairs/s over those '
-    f'of {report.speed_against}; smaller: parameters of the teacher over its '
-    'own',
+    f'human r, teacher r: segment-level Pearson{mean} with human ratings and '
+    "with the teacher's scores; kept: human r over the teacher's",
+    'pairs/s: warm, after loading and compilation; cold s: loading, compiling '
+    f'and scoring {pairs} pairs; faster: pairs/s over those of '
+    f'{report.speed_against}; smaller: parameters of the teacher over its own',
   ]
   if report.resamples:
     lines.append(

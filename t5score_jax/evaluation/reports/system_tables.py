@@ -1,6 +1,6 @@
 """Comparisons of systems as text: values, and each one against its baseline.
 
-Formats what `system_tests` has measured; measures nothing.
+Formats what `paired_tests` has measured; measures nothing.
 """
 
 from __future__ import annotations
@@ -8,22 +8,23 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping, Sequence
 
+from t5score_jax.evaluation.paired_tests import Comparison
 from t5score_jax.evaluation.reports import tables
-from t5score_jax.evaluation.system_tests import Comparison
 
 
 def render_systems(
   comparisons: Mapping[str, Comparison],
   settings: Mapping[str, object],
   notes: Sequence[str],
-  style: str = 'table',
+  style: str = 'text',
   digits: int = 4,
 ) -> str:
   """Comparisons of systems, by language pair.
 
   Args:
     comparisons: By language pair, '' where there is none.
-    settings: Numbers of draws and seed, to be printed with the results.
+    settings: Numbers of draws, seed and the rule `bootstrap_p`, to be printed
+      with the results.
     notes: Sentences to add.
     style: A name in `tables.FORMATS`.
     digits: Decimals of scores.
@@ -48,12 +49,17 @@ def render_systems(
     head = [pair] if pair else []
     blocks += [*head, tables.lay_out(_value_rows(comparison, digits), style)]
     blocks.append(tables.lay_out(_comparison_rows(comparison, digits), style))
-  draws = ', '.join(f'{value} {name}' for name, value in settings.items())
-  blocks.append(
-    'p: two-sided. wins, ties: share of bootstrap resamples; better, worse: '
-    f'segments. Draws: {draws}.'
+  rule = settings['bootstrap_p']
+  draws = ', '.join(
+    f'{value} {name}'
+    for name, value in settings.items()
+    if name != 'bootstrap_p'
   )
-  return tables.assemble(blocks, notes)
+  blocks.append(
+    f'p: two-sided, bootstrap {rule}. wins, ties: share of resamples; '
+    f'better, worse: segments. Draws: {draws}.'
+  )
+  return tables.assemble(blocks, notes, style)
 
 
 def _value_rows(comparison: Comparison, digits: int) -> list[list[str]]:
@@ -79,7 +85,7 @@ def _comparison_rows(comparison: Comparison, digits: int) -> list[list[str]]:
       row.second,
       f'{row.difference:+.{digits}f}',
       f'[{row.low:+.{digits}f}, {row.high:+.{digits}f}]',
-      f'{row.bootstrap_p:.4f}',
+      '-' if row.bootstrap_p is None else f'{row.bootstrap_p:.4f}',
     ]
     if row.randomisation_p is not None:
       cells.append(f'{row.randomisation_p:.4f}')

@@ -1,21 +1,44 @@
 """Reports as text: aligned table, JSON, LaTeX, Markdown.
 
 Formats numbers that `agreement` has measured; measures nothing. Those of
-`wmt20` and `system_tests` are formatted in `wmt20_tables`, `system_tables`.
+`wmt20` and `paired_tests` are formatted in `wmt20_tables`, `system_tables`.
 """
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
+from typing import TYPE_CHECKING
 
 from t5score_jax.errors import InputError
 from t5score_jax.evaluation import clusters
-from t5score_jax.evaluation.agreement import Cell, Curve, Report
 from t5score_jax.evaluation.clusters import LEVEL
 
-FORMATS = ('table', 'json', 'latex', 'markdown')
+# `t5score score` lays out its summary with this module and measures nothing.
+if TYPE_CHECKING:
+  from t5score_jax.evaluation.agreement import Cell, Curve, Report
+
+# What a permutation swaps, as reports call it.
+SWAPPED = {
+  'both': 'single segment scores (PERM-BOTH)',
+  'systems': "systems' segment scores (PERM-SYS)",
+  'segments': 'whole segments (PERM-INPUT)',
+  'system-scores': "systems' scores (as in mt-metrics-eval)",
+}
+FORMATS = ('text', 'json', 'latex', 'markdown')
+
+
+def counted(report: Report, column: str) -> str:
+  """What the counts of a column are of: 'entries', 'systems', ..."""
+  config = report.config
+  if column.startswith('Avg') or column == 'Pooled':
+    return 'language pairs'
+  if config.level == 'system':
+    return 'systems'
+  if config.statistic in ('darr', 'calibrated-accuracy'):
+    return 'pairs'
+  return {'none': 'entries', 'item': 'items', 'system': 'systems'}[config.group]
 
 
 def check_style(style: str) -> None:
@@ -33,7 +56,7 @@ def to_json(value: object) -> str:
 
 def render(
   report: Report,
-  style: str = 'table',
+  style: str = 'text',
   digits: int = 4,
   notes: Sequence[str] = (),
 ) -> str:
@@ -63,13 +86,24 @@ def render(
       f'{report.config.seed}, one-sided p < {LEVEL})'
     )
   blocks.extend(_explain_test(report))
-  return assemble(blocks, notes)
+  return assemble(blocks, notes, style)
 
 
-def assemble(blocks: Sequence[str], notes: Sequence[str]) -> str:
-  """Paragraphs, and the notes as one paragraph."""
+def assemble(blocks: Sequence[str], notes: Sequence[str], style: str) -> str:
+  """Paragraphs, and the notes as one paragraph.
+
+  In LaTeX all but the tables are comments, so that the whole can be pasted.
+  """
   paragraph = '\n'.join(f'Note: {note}' for note in notes)
-  return '\n\n'.join([*blocks, *([paragraph] if paragraph else [])])
+  blocks = [*blocks, *([paragraph] if paragraph else [])]
+  if style == 'latex':
+    blocks = [
+      block
+      if block.startswith('\\begin')
+      else '\n'.join(f'% {line}' for line in block.splitlines())
+      for block in blocks
+    ]
+  return '\n\n'.join(blocks)
 
 
 def _explain_test(report: Report) -> list[str]:
@@ -78,7 +112,7 @@ def _explain_test(report: Report) -> list[str]:
     return []
   how = f'paired bootstrap, {config.resamples} resamples'
   if config.test == 'permutation':
-    how = f'permutation of {config.swap}, {config.permutations} swaps'
+    how = f'permutation of {SWAPPED[config.swap]}, {config.permutations} swaps'
     if config.statistic == 'calibrated-accuracy':
       how = f'permutation of pairs, {config.permutations} swaps'
     elif config.early_stop:
@@ -98,7 +132,7 @@ def _explain_test(report: Report) -> list[str]:
 
 def render_curve(
   curve: Curve,
-  style: str = 'table',
+  style: str = 'text',
   digits: int = 4,
   notes: Sequence[str] = (),
 ) -> str:
@@ -134,7 +168,7 @@ def render_curve(
     over = f'{column}: mean over language pairs (n of them)'
     mean = any(len(report.columns) > 1 for report in curve.reports)
     blocks.insert(0, over if mean else column)
-  return assemble(blocks, all_notes)
+  return assemble(blocks, all_notes, style)
 
 
 def render_values(
@@ -143,7 +177,7 @@ def render_values(
   names: Sequence[str],
   values: Sequence[Sequence[float]],
   notes: Sequence[str],
-  style: str = 'table',
+  style: str = 'text',
   digits: int = 4,
 ) -> str:
   """Numbers under names: a title, one row a metric, notes.
@@ -168,7 +202,7 @@ def render_values(
     [name, *(f'{v:.{digits}f}' for v in row)]
     for name, row in zip(names, values, strict=True)
   ]
-  return assemble([title, lay_out(rows, style)], notes)
+  return assemble([title, lay_out(rows, style)], notes, style)
 
 
 def as_json(report: Report) -> dict[str, object]:
@@ -178,6 +212,7 @@ def as_json(report: Report) -> dict[str, object]:
     'level': config.level,
     'statistic': config.statistic,
     'group': config.group,
+    'constant_groups': config.constant,
     'ties': config.ties,
     'min_gap': config.min_gap,
     'pairs': config.pairs.path if config.pairs else None,
@@ -304,10 +339,15 @@ def _detail_rows(report: Report, digits: int) -> list[list[str]]:
   return rows
 
 
-def lay_out(rows: Sequence[Sequence[str]], style: str) -> str:
+def lay_out(
+  rows: Sequence[Sequence[str]], style: str, left: Collection[int] = (0,)
+) -> str:
   """Rows of cells, the first one the header, as aligned text.
 
-  The first column is aligned left, the others right.
+  Args:
+    rows: The rows, of equal length.
+    style: A name in `FORMATS`.
+    left: The columns of 'text' that are aligned left, the others right.
 
   Raises:
     InputError: An unknown style.
@@ -316,11 +356,11 @@ def lay_out(rows: Sequence[Sequence[str]], style: str) -> str:
 
   def aligned(row: Sequence[str]) -> list[str]:
     return [
-      cell.rjust(width) if k else cell.ljust(width)
+      cell.ljust(width) if k in left else cell.rjust(width)
       for k, (cell, width) in enumerate(zip(row, widths, strict=True))
     ]
 
-  if style == 'table':
+  if style == 'text':
     return '\n'.join('  '.join(aligned(row)).rstrip() for row in rows)
   if style == 'markdown':
     rule = ['-' * widths[0], *('-' * (w - 1) + ':' for w in widths[1:])]
@@ -354,7 +394,7 @@ _LATEX = {c: '\\' + c for c in '&%$#_{}'} | {
 
 
 def _escape_latex(cell: str) -> str:
-  # What `_shown` has marked up already stays as it is.
+  # Cells that `reports/wmt20_tables.py` has marked up stay as they are.
   match = re.fullmatch(
     r'((?:\\(?:textbf|underline)\{)*)(-?[0-9.]+)(\}*)(\D*)', cell
   )

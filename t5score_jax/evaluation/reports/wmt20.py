@@ -13,14 +13,12 @@ What a metric lacks is not guessed: its cell is '-', and a note says why.
 from __future__ import annotations
 
 import dataclasses
-import os
-import pathlib
 import zlib
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection
 
 import numpy as np
 
-from t5score_jax.data import files, humans
+from t5score_jax.data import humans
 from t5score_jax.errors import InputError
 from t5score_jax.evaluation import (
   bootstrap,
@@ -31,8 +29,8 @@ from t5score_jax.evaluation import (
   scores,
 )
 from t5score_jax.evaluation.readers import wmt
+from t5score_jax.evaluation.reports import wmt20_data
 
-TEST_SET = 'newstest2020'
 INTO = ('cs', 'de', 'iu', 'ja', 'km', 'pl', 'ps', 'ru', 'ta', 'zh')
 OUT_OF = ('cs', 'de', 'iu', 'ja', 'pl', 'ru', 'ta', 'zh')
 MQM_PAIRS = ('en-de', 'zh-en')
@@ -54,9 +52,6 @@ SUPERVISED = (
   'OpenKiwi-XLMR',
   'esim',
 )
-
-# What the cells of a file of agreement say.
-_SIGNS = {'1': 1.0, '0': -1.0, '': np.nan}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -97,157 +92,9 @@ class Settings:
   intersect: bool = False
 
 
-class Data:
-  """WMT20's files in a folder, and scores from elsewhere."""
-
-  def __init__(
-    self,
-    folder: str | os.PathLike[str],
-    own: Mapping[str, Sequence[scores.ScoreTable]],
-  ):
-    """Takes the folder and further scores.
-
-    Args:
-      folder: With wmt20_darr.tsv and wmt20_metrics/{human,scores}/, gzipped or
-        not; with wmt20_mqm_da.LP.tsv for Table 2, and
-        wmt20_metrics/darr_agreement.tsv for metrics without published segment
-        scores.
-      own: Tables with one column each, by metric; several are put together.
-
-    Raises:
-      files.RecordError: The folder lacks the ranked pairs or human scores.
-    """
-    self.folder = pathlib.Path(folder)
-    self.own = {name: _by_key(name, tables) for name, tables in own.items()}
-    self.pairs = darr.with_plain_systems(
-      darr.read_pairs(self.find('wmt20_darr.tsv'))
-    )
-    self._agreement: dict[str, np.ndarray] | None = None
-    # Files that have been read: several tables need the same ones.
-    self._read: dict[str, dict[tuple[str, str, str], float]] = {}
-
-  def find(self, name: str) -> pathlib.Path:
-    """A file of the folder, gzipped or not.
-
-    Raises:
-      files.RecordError: It is not there.
-    """
-    for ending in ('.gz', ''):
-      if (self.folder / (name + ending)).exists():
-        return self.folder / (name + ending)
-    raise files.RecordError(f'no {name} or {name}.gz', path=self.folder)
-
-  def has(self, name: str) -> bool:
-    """Whether the folder has a file, gzipped or not."""
-    return any((self.folder / (name + e)).exists() for e in ('.gz', ''))
-
-  def segment_scores(self, metric: str) -> dict[tuple[str, str, str], float]:
-    """Scores by (language pair, system, segment); empty without a file."""
-    if metric in self.own:
-      return self.own[metric]
-    return self._published(f'wmt20_metrics/scores/{metric}.seg.score')
-
-  def _published(self, name: str) -> dict[tuple[str, str, str], float]:
-    if name not in self._read:
-      self._read[name] = {}
-      if self.has(name):
-        table = scores.with_plain_systems(
-          wmt.read_wmt_scores(self.find(name), test_set=TEST_SET)
-        )
-        (values,) = table.values.values()
-        self._read[name] = dict(zip(table.rows, values.tolist(), strict=True))
-    return self._read[name]
-
-  def system_scores(self, metric: str) -> dict[tuple[str, str], float]:
-    """Scores by (language pair, system): published, or means over segments."""
-    name = f'wmt20_metrics/scores/{metric}.sys.score'
-    if metric not in self.own and self.has(name):
-      return {
-        (pair, system): value
-        for (pair, system, _), value in self._published(name).items()
-      }
-    by_system: dict[tuple[str, str], list[float]] = {}
-    for (pair, system, _), value in self.segment_scores(metric).items():
-      by_system.setdefault((pair, system), []).append(value)
-    return {key: float(np.mean(values)) for key, values in by_system.items()}
-
-  def agreement(self, metric: str) -> np.ndarray:
-    """Whether the metric agrees with each ranked pair: 1, -1, NaN unknown."""
-    segment_scores = self.segment_scores(metric)
-    p = self.pairs
-    if segment_scores:
-      keys = (p.language_pair.tolist(), p.segment.tolist())
-      better, worse = (
-        np.array(
-          [
-            segment_scores.get((pair, system, segment), np.nan)
-            for pair, segment, system in zip(*keys, names, strict=True)
-          ]
-        )
-        for names in (p.better.tolist(), p.worse.tolist())
-      )
-      known = np.isfinite(better) & np.isfinite(worse)
-      return np.where(known, np.where(better > worse, 1.0, -1.0), np.nan)
-    if self._agreement is None:
-      self._agreement = self._read_agreement()
-    return self._agreement.get(metric, np.full(len(p.segment), np.nan))
-
-  def _read_agreement(self) -> dict[str, np.ndarray]:
-    name = 'wmt20_metrics/darr_agreement.tsv'
-    if not self.has(name):
-      return {}
-    p = self.pairs
-    keys = zip(
-      p.language_pair.tolist(),
-      p.segment.tolist(),
-      p.better.tolist(),
-      p.worse.tolist(),
-      strict=True,
-    )
-    place = {key: index for index, key in enumerate(keys)}
-    path = self.find(name)
-    with files.open_text(path) as lines:
-      metrics = next(lines).split('\t')[4:]
-      signs = np.full((len(metrics), len(p.segment)), np.nan)
-      for number, line in enumerate(lines, 2):
-        pair, segment, better, worse, *cells = line.split('\t')
-        better, worse = map(scores.plain_system, (better, worse))
-        key = (pair, segment, better, worse)
-        if key not in place or not set(cells) <= set(_SIGNS):
-          raise files.RecordError(
-            'not one of the ranked pairs, or a cell that is not 0 or 1',
-            path=path,
-            line=number,
-          )
-        signs[:, place[key]] = [_SIGNS[cell] for cell in cells]
-    return dict(zip(metrics, signs, strict=True))
-
-
-def _by_key(
-  name: str, tables: Sequence[scores.ScoreTable]
-) -> dict[tuple[str, str, str], float]:
-  by_key: dict[tuple[str, str, str], float] = {}
-  for table in tables:
-    if table.keys != scores.KEYS:
-      raise files.RecordError(
-        'the report needs language_pair, system and segment (DOC::SEG); the '
-        f'file has {", ".join(table.keys) or "none of them"}',
-        path=table.path,
-      )
-    table = scores.with_plain_systems(table)
-    (values,) = table.values.values()
-    for key, value, line in zip(
-      table.rows, values.tolist(), table.lines, strict=True
-    ):
-      if key in by_key:
-        raise files.RecordError(
-          f'a second score of {name} for {key}', path=table.path, line=int(line)
-        )
-      by_key[key] = value
-  return by_key
-
-
-def report(data: Data, settings: Settings) -> tuple[list[Block], list[str]]:
+def report(
+  data: wmt20_data.Data, settings: Settings
+) -> tuple[list[Block], list[str]]:
   """All tables that the data allow, and notes on what is missing.
 
   Raises:
@@ -267,15 +114,24 @@ def report(data: Data, settings: Settings) -> tuple[list[Block], list[str]]:
   blocks = [*_segment_tables(data, settings, notes)]
   blocks += _system_tables(data, settings, notes)
   blocks += _mqm_table(data, settings, notes)
+  if any(
+    (metric, column) not in block.values
+    for block in blocks
+    for metric in block.metrics
+    for column in block.columns
+    if column.startswith('Avg')
+  ):
+    notes.append('an average without a value of all its language pairs is -')
   return blocks, list(dict.fromkeys(notes))
 
 
 def _segment_tables(
-  data: Data, settings: Settings, notes: list[str]
+  data: wmt20_data.Data, settings: Settings, notes: list[str]
 ) -> list[Block]:
   agreed = np.stack([data.agreement(metric) for metric in settings.metrics])
   values: dict[tuple[str, str], float] = {}
   marks: dict[tuple[str, str], str] = {}
+  absent: dict[str, list[str]] = {}
   for pair in (*_into(), *_out_of()):
     ours = np.flatnonzero(data.pairs.language_pair == pair)
     known = np.isfinite(agreed[:, ours])
@@ -289,7 +145,9 @@ def _segment_tables(
         )
       ours, known = ours[common], known[:, common]
     for metric, row in zip(settings.metrics, known, strict=True):
-      if row.any() and not row.all():
+      if not row.any():
+        absent.setdefault(metric, []).append(pair)
+      elif not row.all():
         notes.append(
           f'{pair}: {metric} has {np.count_nonzero(row)} of {len(row)} ranked '
           'pairs; --intersect measures all on the common ones'
@@ -306,9 +164,17 @@ def _segment_tables(
         seed=settings.seed + zlib.crc32(pair.encode()),
       )
       marks.update(_marks(names, pair, values, replicates, settings))
+  notes += _absent('segment scores of ranked pairs', absent)
   return _two_blocks(
     'Segment-level Kendall tau on DARR', values, marks, settings
   )
+
+
+def _absent(what: str, absent: dict[str, list[str]]) -> list[str]:
+  return [
+    f'{metric} has no {what} in {", ".join(pairs)}'
+    for metric, pairs in absent.items()
+  ]
 
 
 def _marks(
@@ -373,12 +239,13 @@ def _two_blocks(
 
 
 def _system_tables(
-  data: Data, settings: Settings, notes: list[str]
+  data: wmt20_data.Data, settings: Settings, notes: list[str]
 ) -> list[Block]:
   system_scores = {
     metric: data.system_scores(metric) for metric in settings.metrics
   }
   results: dict[str, dict[tuple[str, str], float]] = {'p': {}, 'k': {}}
+  absent: dict[str, list[str]] = {}
   for pair in (*_into(), *_out_of()):
     table = wmt.read_wmt_da(
       data.find(f'wmt20_metrics/human/ad-sys-scores-{pair}.csv'), pair
@@ -395,6 +262,7 @@ def _system_tables(
         system for system in human if (pair, system) in scores_of_systems
       ]
       if not common:
+        absent.setdefault(metric, []).append(pair)
         continue
       if len(common) < len(human):
         lacking = ', '.join(sorted(set(human) - set(common)))
@@ -404,15 +272,19 @@ def _system_tables(
           continue
       x = [human[system] for system in common]
       y = [scores_of_systems[pair, system] for system in common]
-      results['p'][metric, pair] = correlation.pearson(x, y)
-      results['k'][metric, pair] = correlation.kendall(x, y)
+      with correlation.note_constants(notes, metric, f'{pair}: '):
+        results['p'][metric, pair] = correlation.pearson(x, y)
+        results['k'][metric, pair] = correlation.kendall(x, y)
+  notes += _absent('system scores', absent)
   return [
     *_two_blocks('System-level Pearson with DA', results['p'], {}, settings),
     *_two_blocks('System-level Kendall with DA', results['k'], {}, settings),
   ]
 
 
-def _mqm_table(data: Data, settings: Settings, notes: list[str]) -> list[Block]:
+def _mqm_table(
+  data: wmt20_data.Data, settings: Settings, notes: list[str]
+) -> list[Block]:
   values: dict[tuple[str, str], float] = {}
   marks: dict[tuple[str, str], str] = {}
   pairs = [p for p in MQM_PAIRS if data.has(f'wmt20_mqm_da.{p}.tsv')]
@@ -425,10 +297,12 @@ def _mqm_table(data: Data, settings: Settings, notes: list[str]) -> list[Block]:
       systems = data.system_scores(metric)
       y = [systems.get((pair, s), np.nan) for s in grid.systems]
       if np.isfinite(y).all():
-        values[metric, f'{pair} sys-p'] = correlation.pearson(means, y)
-        values[metric, f'{pair} sys-k'] = correlation.kendall(means, y)
-      elif np.isfinite(y).any():
-        notes.append(f'{pair}: {metric} lacks systems that have MQM scores')
+        with correlation.note_constants(notes, metric, f'{pair}: '):
+          values[metric, f'{pair} sys-p'] = correlation.pearson(means, y)
+          values[metric, f'{pair} sys-k'] = correlation.kendall(means, y)
+      else:
+        some = 'lacks' if np.isfinite(y).any() else 'has no'
+        notes.append(f'{pair}: {metric} {some} systems that have MQM scores')
       given = data.segment_scores(metric)
       matrix = np.array(
         [
@@ -441,6 +315,8 @@ def _mqm_table(data: Data, settings: Settings, notes: list[str]) -> list[Block]:
         worse = matrix[ranked.worse, ranked.segments]
         agreed[metric] = np.where(better > worse, 1.0, -1.0)
         values[metric, f'{pair} seg-k'] = float(agreed[metric].mean())
+      else:
+        notes.append(f'{pair}: {metric} lacks segments that have MQM scores')
     if len(agreed) > 1 and settings.resamples:
       replicates = pair_bootstrap.bootstrap_agreement(
         ranked.segments,
@@ -461,7 +337,7 @@ def _mqm_table(data: Data, settings: Settings, notes: list[str]) -> list[Block]:
   return [Block('MQM 2020', columns, settings.metrics, values, marks)]
 
 
-def _mqm_grid(data: Data, pair: str) -> scores.ScoreGrid:
+def _mqm_grid(data: wmt20_data.Data, pair: str) -> scores.ScoreGrid:
   # The machine systems that were rated.
   table = scores.read_table(
     data.find(f'wmt20_mqm_da.{pair}.tsv'), ['mqm'], quoting='csv'

@@ -16,7 +16,7 @@ def render_blocks(
   blocks: Sequence[Block],
   settings: Settings,
   notes: Sequence[str],
-  style: str = 'table',
+  style: str = 'text',
   digits: int = 1,
 ) -> str:
   """T5Score's tables: times 100, the best of each column in bold.
@@ -40,7 +40,7 @@ def render_blocks(
       ]
       for m in block.metrics
     ]
-    shown.append(f'{block.title}\n\n' + tables.lay_out(rows, style))
+    shown += [block.title, tables.lay_out(rows, style)]
   legend = 'Times 100.'
   if settings.resamples:
     legend += (
@@ -50,7 +50,7 @@ def render_blocks(
       f'bootstrap over segments, {settings.resamples} resamples, seed '
       f'{settings.seed}, p < {clusters.LEVEL}.'
     )
-  return tables.assemble([*shown, legend], notes)
+  return tables.assemble([*shown, legend], notes, style)
 
 
 def _blocks_json(

@@ -1,7 +1,6 @@
-"""Who may submit to a board's server: tokens by role, sessions, rate limits.
+"""Tokens, roles, sessions and rate limits of a board's server.
 
-Tokens are random; the board keeps their digests alone. Not here: HTTP
-(`server`).
+Tokens are random; the board stores only their digests. `server.py` has HTTP.
 """
 
 from __future__ import annotations
@@ -10,32 +9,31 @@ import collections
 import dataclasses
 import hashlib
 import secrets
-import sqlite3
 import threading
 import time
 
 from t5score_jax.leaderboard.entries import BoardError, check_name, now
 from t5score_jax.leaderboard.store import Store
 
-#: What each role may submit.
+#: Role -> kinds of submissions it allows.
 ROLES = {
   'generator': ('generator',),
   'metric': ('generator', 'metric'),
   'admin': ('generator', 'metric', 'human'),
 }
-#: How long a session lasts, in seconds.
+#: Duration of a session, in seconds.
 SESSION = 12 * 3600.0
 
 
 @dataclasses.dataclass(frozen=True)
-class Who:
-  """A submitter.
+class Submitter:
+  """The owner of a token.
 
   Attributes:
-    name: Of the token.
+    name: The name of the token.
     role: One of `ROLES`.
-    csrf: What forms of this session must send back; '' for a bearer's request,
-      which no other site can make.
+    csrf: The secret that forms of this session must contain; '' for a request
+      with a token, which other sites cannot make.
   """
 
   name: str
@@ -43,7 +41,7 @@ class Who:
   csrf: str = ''
 
   def may(self, kind: str) -> bool:
-    """Whether this kind of submission is allowed."""
+    """Whether the role allows this kind of submission."""
     return kind in ROLES[self.role]
 
 
@@ -52,11 +50,11 @@ def _digest(secret: str) -> str:
 
 
 def new_token(store: Store, name: str, role: str) -> str:
-  """Makes a token, which is told this once.
+  """Creates a token; the board stores only its digest.
 
   Args:
     store: The board.
-    name: Whose it is; submissions carry this name.
+    name: The owner's name, which submissions carry.
     role: One of `ROLES`.
 
   Returns:
@@ -69,78 +67,66 @@ def new_token(store: Store, name: str, role: str) -> str:
   if role not in ROLES:
     raise BoardError(f'a role is one of {", ".join(ROLES)}, not {role!r}')
   token = secrets.token_urlsafe(32)
+  row = {'name': name, 'role': role, 'digest': _digest(token), 'created': now()}
   with store.transaction():
-    try:
-      store.connection.execute(
-        'INSERT INTO token (name, role, digest, created) VALUES (?, ?, ?, ?)',
-        (name, role, _digest(token), now()),
-      )
-    except sqlite3.IntegrityError as error:
-      raise BoardError(f'there is a token {name!r} already') from error
+    store.insert('token', row, f'a token {name!r}')
   return token
 
 
 def revoke(store: Store, name: str) -> None:
-  """Takes a token back, with its sessions.
+  """Deletes a token and its sessions.
 
   Raises:
     BoardError: There is no such token.
   """
   with store.transaction():
-    cursor = store.connection.execute(
-      'DELETE FROM token WHERE name = ?', (name,)
-    )
-    if not cursor.rowcount:
+    if not store.run('DELETE FROM token WHERE name = ?', [name]).rowcount:
       raise BoardError(f'there is no token {name!r}')
 
 
-def by_token(store: Store, token: str) -> Who | None:
-  """Whose token this is; None if nobody's."""
-  row = store.connection.execute(
-    'SELECT name, role FROM token WHERE digest = ?', (_digest(token),)
-  ).fetchone()
-  return None if row is None else Who(*row)
+def by_token(store: Store, token: str) -> Submitter | None:
+  """The owner of a token; None if it is unknown."""
+  rows = store.rows(
+    'SELECT name, role FROM token WHERE digest = ?', [_digest(token)]
+  )
+  return Submitter(*rows[0]) if rows else None
 
 
 def log_in(store: Store, token: str) -> str | None:
-  """Begins a session; returns its secret, or None for a wrong token."""
-  session = secrets.token_urlsafe(32)
+  """Starts a session; returns its secret, or None for an unknown token."""
+  session, at = secrets.token_urlsafe(32), time.time()
   with store.transaction():
-    store.connection.execute(
-      'DELETE FROM session WHERE expires < ?', (time.time(),)
-    )
-    cursor = store.connection.execute(
+    store.run('DELETE FROM session WHERE expires < ?', [at])
+    cursor = store.run(
       'INSERT INTO session SELECT ?, id, ?, ? FROM token WHERE digest = ?',
       (
         _digest(session),
         secrets.token_urlsafe(32),
-        time.time() + SESSION,
+        at + SESSION,
         _digest(token),
       ),
     )
   return session if cursor.rowcount else None
 
 
-def by_session(store: Store, session: str) -> Who | None:
-  """Whose session this is; None if nobody's, or if it is over."""
-  row = store.connection.execute(
+def by_session(store: Store, session: str) -> Submitter | None:
+  """The owner of a session; None if it is unknown or has expired."""
+  rows = store.rows(
     'SELECT name, role, csrf FROM session JOIN token ON token.id ='
     ' session.token WHERE session.digest = ? AND expires > ?',
     (_digest(session), time.time()),
-  ).fetchone()
-  return None if row is None else Who(*row)
+  )
+  return Submitter(*rows[0]) if rows else None
 
 
 def log_out(store: Store, session: str) -> None:
   """Ends a session."""
   with store.transaction():
-    store.connection.execute(
-      'DELETE FROM session WHERE digest = ?', (_digest(session),)
-    )
+    store.run('DELETE FROM session WHERE digest = ?', [_digest(session)])
 
 
 class RateLimit:
-  """At most so many events a minute for each key; kept in memory."""
+  """Limits the number of events per minute and key; kept in memory."""
 
   def __init__(self, count: int, seconds: float = 60.0):
     self._count, self._seconds = count, seconds
@@ -151,7 +137,7 @@ class RateLimit:
     """Counts an event; returns 0, or the seconds until it is allowed."""
     at = time.monotonic()
     with self._lock:
-      if len(self._times) > 10_000:  # forget those who are long gone
+      if len(self._times) > 10_000:  # Drop keys without recent events.
         self._times = {
           k: t for k, t in self._times.items() if t[-1] > at - self._seconds
         }

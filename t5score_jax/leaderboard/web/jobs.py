@@ -1,10 +1,10 @@
-"""The queue of submissions to a board, in its file, and the process that works.
+"""The queue of submissions to a board, and the worker process that runs them.
 
-A submission becomes a job; one worker at a time takes jobs in order. A worker
-that is killed leaves the board as it was, and its job begins again; what a job
-has stored already is not stored twice. `python -m
-t5score_jax.leaderboard.web.jobs BOARD.db` is the worker. Not here: HTTP
-(`server`).
+A submission is a job in the board's file; one worker at a time runs jobs in
+order. The scores and the new status of a job are one transaction, which is why
+the queue is not that of a library: a killed worker leaves the board unchanged
+and its job is run again, but nothing is stored twice. `python -m
+t5score_jax.leaderboard.web.jobs BOARD.db` is the worker.
 """
 
 from __future__ import annotations
@@ -16,41 +16,36 @@ import json
 import os
 import secrets
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, Literal
 
+from t5score_jax import errors
 from t5score_jax.leaderboard import renewal, submissions
 from t5score_jax.leaderboard.entries import BoardError, Generator, Metric, now
 from t5score_jax.leaderboard.store import Store
 
-#: After so many deaths of the worker a job is given up.
+#: A job fails after the worker has died this many times while running it.
 ATTEMPTS = 3
-_COLUMNS = (
-  'id, kind, name, settings, upload, submitter, status, attempts, message,'
-  ' created, started, finished'
-)
 
 
 class QuotaError(BoardError):
-  """Uploads that wait take too much room, or the disk is full."""
+  """Waiting uploads take too much space, or the disk is full."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Job:
-  """A submission on its way; `status` is queued, running, stored, done, failed.
-
-  A stored job's submission is on the board, and analyses are being renewed.
-  """
+  """A submission; while 'stored', it is on the board, not yet in rankings."""
 
   id: int
-  kind: str
+  kind: Literal['generator', 'metric', 'human']
   name: str
   settings: Mapping[str, Any]
   upload: str | None
   submitter: str
-  status: str
+  status: Literal['queued', 'running', 'stored', 'done', 'failed']
   attempts: int
   message: str
   created: str
@@ -59,31 +54,32 @@ class Job:
 
   @property
   def waiting(self) -> bool:
-    """Whether there is more to come."""
+    """Whether the job is neither done nor failed."""
     return self.status not in ('done', 'failed')
 
 
-def _job(row: tuple[Any, ...]) -> Job:
-  number, kind, name, settings, *rest = row
-  return Job(number, kind, name, json.loads(settings), *rest)
+#: Fields of a job that are not shown to others.
+PRIVATE = ('settings', 'upload', 'attempts')
+_COLUMNS = ', '.join(field.name for field in dataclasses.fields(Job))
+
+
+def _jobs(store: Store, query: str, *values: Any) -> list[Job]:
+  return [
+    Job(number, kind, name, json.loads(settings), *rest)
+    for number, kind, name, settings, *rest in store.rows(
+      f'SELECT {_COLUMNS} FROM job {query}', values
+    )
+  ]
 
 
 def get(store: Store, number: int) -> Job | None:
   """A job by its number."""
-  row = store.connection.execute(
-    f'SELECT {_COLUMNS} FROM job WHERE id = ?', (number,)
-  ).fetchone()
-  return None if row is None else _job(row)
+  return next(iter(_jobs(store, 'WHERE id = ?', number)), None)
 
 
 def recent(store: Store, count: int = 100) -> list[Job]:
-  """The newest jobs, the newest first."""
-  return [
-    _job(row)
-    for row in store.connection.execute(
-      f'SELECT {_COLUMNS} FROM job ORDER BY id DESC LIMIT ?', (count,)
-    )
-  ]
+  """The newest jobs, newest first."""
+  return _jobs(store, 'ORDER BY id DESC LIMIT ?', count)
 
 
 def uploads(store: Store) -> Path:
@@ -92,32 +88,31 @@ def uploads(store: Store) -> Path:
 
 
 def save(store: Store, source: IO[bytes], quota: int) -> str:
-  """Keeps an upload under a name of its own, whatever the submitter called it.
+  """Saves an upload under a random name.
 
   Args:
     store: The board.
-    source: The upload, from its beginning.
-    quota: Bytes that all uploads together may take.
+    source: The upload, at its beginning.
+    quota: Largest total size of all uploads, in bytes.
 
   Returns:
     The name in the folder of uploads.
 
   Raises:
-    QuotaError: There is no room; nothing is kept.
+    QuotaError: There is no space; nothing is saved.
   """
   folder = uploads(store)
   folder.mkdir(exist_ok=True)
-  room = quota - sum(p.stat().st_size for p in folder.iterdir())
-  name = secrets.token_hex(16)
-  path = folder / name
+  space = quota - sum(p.stat().st_size for p in folder.iterdir())
+  path = folder / secrets.token_hex(16)
   try:
     with open(path, 'xb') as out:
       while chunk := source.read(1 << 20):
-        room -= len(chunk)
-        if room < 0:
+        space -= len(chunk)
+        if space < 0:
           raise QuotaError(
-            'the uploads that wait take all the room that they may; try again'
-            ' when the queue is shorter'
+            'waiting uploads take all the space they may; try again when the'
+            ' queue is shorter'
           )
         out.write(chunk)
       out.flush()
@@ -126,10 +121,10 @@ def save(store: Store, source: IO[bytes], quota: int) -> str:
     path.unlink(missing_ok=True)
     if isinstance(error, OSError):
       raise QuotaError(
-        f'the upload cannot be kept: {error.strerror}'
+        f'the upload cannot be saved: {error.strerror}'
       ) from error
     raise
-  return name
+  return path.name
 
 
 def queue(
@@ -140,176 +135,171 @@ def queue(
   upload: str | None,
   submitter: str,
 ) -> int:
-  """Puts a job at the end of the queue; returns its number."""
+  """Appends a job to the queue; returns its number."""
+  row = {
+    'kind': kind,
+    'name': name,
+    'settings': json.dumps(dict(settings)),
+    'upload': upload,
+    'submitter': submitter,
+    'status': 'queued',
+    'attempts': 0,
+    'message': '',
+    'created': now(),
+  }
   with store.transaction():
-    cursor = store.connection.execute(
-      'INSERT INTO job (kind, name, settings, upload, submitter, status,'
-      " attempts, message, created) VALUES (?, ?, ?, ?, ?, 'queued', 0, '', ?)",
-      (kind, name, json.dumps(dict(settings)), upload, submitter, now()),
-    )
-    return int(cursor.lastrowid or 0)
+    return store.insert('job', row)
 
 
 def _set(store: Store, number: int, status: str, message: str = '') -> None:
   finished = now() if status in ('done', 'failed') else None
   with store.transaction():
-    store.connection.execute(
+    store.run(
       'UPDATE job SET status = ?, message = ?, finished = ? WHERE id = ?',
       (status, message[:4000], finished, number),
     )
 
 
 def recover(store: Store) -> None:
-  """After the death of a worker: its job begins again, or is given up."""
+  """Requeues the job of a worker that died, or fails it after `ATTEMPTS`."""
   with store.transaction():
-    store.connection.execute(
+    store.run(
       "UPDATE job SET status = 'failed', finished = ?, message ="
-      " 'the worker was ended ' || attempts || ' times during this job; the"
-      " board is as it was' WHERE status = 'running' AND attempts >= ?",
+      " 'the worker died ' || attempts || ' times during this job; the board is"
+      " unchanged' WHERE status = 'running' AND attempts >= ?",
       (now(), ATTEMPTS),
     )
-    store.connection.execute(
-      "UPDATE job SET status = 'queued' WHERE status = 'running'"
-    )
+    store.run("UPDATE job SET status = 'queued' WHERE status = 'running'")
 
 
 def work(store: Store) -> bool:
-  """Does the next job, if there is one.
-
-  Returns:
-    Whether there was one.
-  """
+  """Runs the next job; returns whether there was one."""
   with store.transaction():
-    row = store.connection.execute(
-      f"SELECT {_COLUMNS} FROM job WHERE status IN ('stored', 'queued')"
-      " ORDER BY status = 'queued', id LIMIT 1"
-    ).fetchone()
-    if row is None:
+    jobs = _jobs(
+      store,
+      "WHERE status IN ('stored', 'queued')"
+      " ORDER BY status = 'queued', id LIMIT 1",
+    )
+    if not jobs:
       return False
-    job = _job(row)
+    (job,) = jobs
     if job.status == 'queued':
-      store.connection.execute(
+      store.run(
         "UPDATE job SET status = 'running', attempts = attempts + 1,"
         ' started = ? WHERE id = ?',
         (now(), job.id),
       )
+  upload = uploads(store) / (job.upload or ' ')
   try:
     if job.status == 'stored':
       submissions.complete(store)
       renewal.renew(store, f'{job.kind} {job.name}')
     else:
-      _submit(store, job)
+      _submit(store, job, upload)
     _set(store, job.id, 'done', _result(store, job))
   except (BoardError, ValueError, OSError) as error:
-    # Uploads have names of their own, which would tell the submitter nothing.
-    text = str(error).replace(str(uploads(store) / (job.upload or ' ')), 'file')
-    _set(store, job.id, 'failed', text)
-  except Exception as error:  # a defect must not stop the queue
+    # The submitter does not know the upload's random name.
+    _set(store, job.id, 'failed', str(error).replace(str(upload), 'file'))
+  except Exception as error:  # A defect must not stop the queue.
     _set(store, job.id, 'failed', f'{type(error).__name__}: {error}')
     raise
   finally:
-    found = get(store, job.id)
-    if job.upload and found is not None and not found.waiting:
-      (uploads(store) / job.upload).unlink(missing_ok=True)
+    ended = get(store, job.id)
+    if ended is not None and not ended.waiting:
+      upload.unlink(missing_ok=True)
   return True
 
 
-def _submit(store: Store, job: Job) -> None:
-  settings = dict(job.settings)
+def _submit(store: Store, job: Job, upload: Path) -> None:
+  settings = job.settings
   also: Callable[[], None] = lambda: _set(store, job.id, 'stored')  # noqa: E731
-  path = uploads(store) / (job.upload or ' ')
-  told = {
-    'description': settings.get('description', ''),
-    'seconds': settings.get('seconds'),
-    'parameters': settings.get('parameters'),
-  }
+  names = ('description', 'seconds', 'parameters', 'negated')
+  fields = {n: settings[n] for n in names if n in settings}
   if job.kind == 'generator':
-    generator = Generator(job.name, bool(settings.get('human')), **told)
-    submissions.add_generator(store, generator, path, also=also)
-  elif job.kind == 'human':
-    submissions.add_human(
-      store, path, job.name, settings.get('column'), also=also
-    )
-  elif settings.get('library'):
+    generator = Generator(job.name, settings['human'], **fields)
+    submissions.add_generator(store, generator, upload, also=also)
+    return
+  column = settings['column'] or None
+  if job.kind == 'human':
+    submissions.add_human(store, upload, job.name, column, also=also)
+    return
+  if settings['type'] == 'library':
     metric = submissions.library_metric(
-      settings['library'], title=job.name, **_with(settings, told)
+      settings['library'], title=job.name, **fields
     )
     submissions.add_metric(store, metric, also=also)
-  elif settings.get('scores'):
-    metric = Metric(job.name, 'column', **_with(settings, told))
-    submissions.add_score_file(
-      store, metric, path, settings.get('column'), also=also
-    )
+  elif settings['type'] == 'scores':
+    metric = Metric(job.name, 'column', **fields)
+    submissions.add_score_file(store, metric, upload, column, also=also)
   else:
-    program = path.read_bytes()
+    program = upload.read_bytes()
     metric = submissions.command_metric(
       job.name,
       program,
-      references=not settings.get('referenceless'),
-      several=settings.get('several', 'max'),
-      **_with(settings, told),
+      references=not settings['referenceless'],
+      several=settings['several'],
+      **fields,
     )
     submissions.add_metric(store, metric, program, also=also)
 
 
-def _with(
-  settings: Mapping[str, Any], told: Mapping[str, Any]
-) -> dict[str, Any]:
-  return {'negated': bool(settings.get('negated')), **told}
-
-
 def _result(store: Store, job: Job) -> str:
-  """What a finished job tells."""
+  """The message of a finished job."""
   value = renewal.current(store)
   if job.kind == 'human':
     return f'{value["board"]["rated"]} outputs are rated now'
   entries = value['generators' if job.kind == 'generator' else 'metrics']
-  entry = next((e for e in entries if e['name'] == job.name), None)
-  if entry is None or entry['rank'] is None:
-    return 'on the board; not ranked, as scores or ratings are missing'
-  text = f'rank {entry["rank"]} of {len(entries)}'
-  names = {m.id: m.name for m in store.metrics()}
-  keys = {g.id: g.name for g in store.generators()}
-  failed = [
-    f'{names[m]} failed: {message}'
-    for (m, g, _), message in store.failures().items()
-    if job.kind == 'generator' and keys.get(g) == job.name
-  ]
+  text = renewal.placed(entries, job.name)
+  failed = store.failures_of(job.name) if job.kind == 'generator' else []
   return '; '.join([text, *failed])
 
 
 @contextlib.contextmanager
 def only_worker(path: str | os.PathLike[str]) -> Iterator[None]:
-  """Holds the lock of a board's worker, which dies with its process.
-
-  Raises:
-    BoardError: Another worker is there.
-  """
-  with open(f'{os.fspath(path)}.worker', 'w') as held:
+  """Holds the lock of a board's worker; waits for another worker to end."""
+  with open(f'{os.fspath(path)}.worker', 'w') as lock:
     try:
-      fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError as error:
-      raise BoardError(f'{path}: another worker is there') from error
+      fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+      print(
+        f'{path}: another worker runs the jobs of this board; waiting for its'
+        ' end',
+        file=sys.stderr,
+        flush=True,
+      )
+      fcntl.flock(lock, fcntl.LOCK_EX)
     yield
 
 
 def run_worker(path: str | os.PathLike[str], pause: float = 0.5) -> None:
-  """Works until the process that started it is gone.
-
-  Args:
-    path: The board.
-    pause: Seconds between looks into an empty queue.
-
-  Raises:
-    BoardError: Another worker is there.
-  """
-  parent = os.getppid()
+  """Runs jobs for ever, waiting `pause` seconds when the queue is empty."""
   with only_worker(path), Store(path) as store:
     recover(store)
-    while os.getppid() == parent:
+    while True:
       if not work(store):
         time.sleep(pause)
 
 
+def _end_with(server: IO[bytes]) -> None:
+  """Ends this process, a job included, when its server closes the pipe."""
+  server.read()
+  os._exit(0)
+
+
+def main() -> int:
+  """The worker; standard input is a pipe that its server holds open."""
+  threading.Thread(
+    target=_end_with, args=[sys.stdin.buffer], daemon=True
+  ).start()
+  try:
+    run_worker(sys.argv[1])
+  except Exception as error:
+    code = errors.report('t5score board serve: worker', error)
+    if code is None:
+      raise
+    return code
+  return 0
+
+
 if __name__ == '__main__':
-  run_worker(sys.argv[1])
+  sys.exit(main())

@@ -1,16 +1,12 @@
-"""What every request to a board's server goes through: sizes, headers.
-
-ASGI middleware, without knowledge of boards.
-"""
+"""ASGI middleware: security headers and the largest size of a request."""
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
 from typing import Any
 
 from starlette.exceptions import HTTPException
 
-#: No script, style or form but our own; nobody may frame the pages.
+#: Only our own scripts, styles and forms; no frames.
 HEADERS = {
   'content-security-policy': (
     "default-src 'none'; style-src 'self'; script-src 'self'; img-src data:;"
@@ -45,39 +41,31 @@ class Headers:
 
 
 class BodyLimit:
-  """Refuses bodies over a size (413), announced or not, as they come."""
+  """Rejects bodies over a size (413) by their header or as they arrive."""
 
   def __init__(self, app: Any, most: int):
     self._app, self._most = app, most
 
   async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
     """Handles a request."""
-    if scope['type'] == 'http':
-      receive = _Counted(receive, self._most, scope)
-    await self._app(scope, receive, send)
+    headers = dict(scope.get('headers', ()))
+    announced = headers.get(b'content-length', b'0').decode('latin-1')
+    size = int(announced) if announced.isdecimal() else self._most + 1
+    read = 0
 
+    async def counted() -> Any:
+      nonlocal read
+      if size > self._most:
+        raise too_large(self._most)
+      message = await receive()
+      read += len(message.get('body', b''))
+      if read > self._most:
+        raise too_large(self._most)
+      return message
 
-class _Counted:
-  def __init__(
-    self, receive: Callable[[], Awaitable[Any]], most: int, scope: Any
-  ):
-    self._receive, self._most, self._seen = receive, most, 0
-    headers = dict(scope['headers'])
-    try:
-      self._told = int(headers.get(b'content-length', b'0'))
-    except ValueError:
-      self._told = most + 1
-
-  async def __call__(self) -> Any:
-    if self._told > self._most:
-      raise too_large(self._most)
-    message = await self._receive()
-    self._seen += len(message.get('body', b''))
-    if self._seen > self._most:
-      raise too_large(self._most)
-    return message
+    await self._app(scope, counted, send)
 
 
 def too_large(most: int) -> HTTPException:
-  """The error of a body over the limit."""
-  return HTTPException(413, f'an upload has at most {most} bytes')
+  """The error for a body over the limit."""
+  return HTTPException(413, f'an upload may have at most {most} bytes')

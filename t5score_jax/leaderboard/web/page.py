@@ -1,8 +1,8 @@
 """The board as a static site: pages, plots, downloads; no external requests.
 
-Templates, style and script stand in `site/`; the server shows the same pages.
-Jinja2 escapes everything that comes from the board. Not here: the analyses
-(`analysis`) and submissions over HTTP (`server`).
+Templates, style and script are in `site/`; the server shows the same pages.
+Jinja2 escapes everything that comes from the board. `analysis.py` computes what
+is shown; `examples.py` has the pages of single examples.
 """
 
 from __future__ import annotations
@@ -13,90 +13,75 @@ import io
 import json
 import math
 import os
-from collections.abc import Callable, Mapping
-from pathlib import Path
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-import jinja2
-
 from t5score_jax.data import files
-from t5score_jax.leaderboard import folders, plots, renewal
-from t5score_jax.leaderboard.plots import Mark
+from t5score_jax.leaderboard import folders, renewal
+from t5score_jax.leaderboard.analysis import COSTS
 from t5score_jax.leaderboard.store import Store
+from t5score_jax.leaderboard.web import examples, plots
+from t5score_jax.leaderboard.web.plots import SITE, Mark, amount
 from t5score_jax.version import __version__
 
-_SITE = Path(__file__).parent / 'site'
 #: Files that pages need beside them, and their media types.
 ASSETS = {'style.css': 'text/css', 'board.js': 'text/javascript'}
-#: So many generators at most are drawn in plots.
+#: The most generators in a plot.
 _DRAWN = 60
-#: So many metrics are shown beside a generator's score before all are asked
-#: for.
+#: The number of metrics beside a generator's score, until all are asked for.
 _SHOWN = 5
 
-
-@functools.cache
-def environment() -> jinja2.Environment:
-  """The templates; undefined names are errors."""
-  found = jinja2.Environment(
-    loader=jinja2.FileSystemLoader(_SITE),
-    autoescape=True,
-    undefined=jinja2.StrictUndefined,
-    trim_blocks=True,
-    lstrip_blocks=True,
-  )
-  found.filters.update(number=number, signed=signed, amount=amount)
-  return found
+Downloads = dict[str, Callable[[], bytes]]
 
 
 def number(value: float | None, digits: int = 3) -> str:
-  """A number with so many decimals, or a dash; a real minus sign."""
+  """Formats a number with a real minus sign; a dash for None."""
   if value is None:
     return '–'
   return f'{value:.{digits}f}'.replace('-', '\N{MINUS SIGN}')
 
 
-def signed(value: float) -> str:
-  """A number with its sign, two decimals."""
-  return f'{value:+.2f}'.replace('-', '\N{MINUS SIGN}')
-
-
-def amount(value: float | None) -> str:
-  """A cost: three digits, thousands as k, M, G."""
-  if value is None:
-    return '–'
-  for size, unit in ((1e9, ' G'), (1e6, ' M'), (1e3, ' k')):
-    if abs(value) >= size:
-      return f'{value / size:.3g}{unit}'
-  return f'{value:.3g}'
-
-
 def asset(name: str) -> bytes:
   """A file of `ASSETS`."""
-  return (_SITE / name).read_bytes()
+  return (SITE / name).read_bytes()
 
 
-def downloads(
-  store: Store, value: Mapping[str, Any]
-) -> dict[str, Callable[[], bytes]]:
-  """What the site offers for download: path -> function that makes the bytes.
+def anchors(names: Iterable[str], prefix: str) -> dict[str, str]:
+  """Ids of table rows, for links: name -> id, all different."""
+  ids: dict[str, str] = {}
+  for name in names:
+    slug = f'{prefix}-{re.sub("[^A-Za-z0-9._-]+", "-", name)}'
+    taken = set(ids.values())
+    copies = (f'{slug}~{n}' for n in range(2, len(taken) + 3))
+    ids[name] = next(s for s in (slug, *copies) if s not in taken)
+  return ids
+
+
+def downloads(store: Store, value: Mapping[str, Any]) -> Downloads:
+  """Path -> function that makes the bytes, for everything that is offered.
 
   Args:
     store: The board, open.
     value: Its analyses.
 
   Returns:
-    The board's value as JSON, tables as TSV, versions of the ensemble, and each
+    The analyses as JSON, tables as TSV, versions of the ensemble, and each
     generator's outputs as JSONL.
   """
-  found: dict[str, Callable[[], bytes]] = {
+  ranks = functools.partial(
+    renewal.rank_document, dict(value), intervals=True, costs=True
+  )
+  found: Downloads = {
     'data/board.json': lambda: _json(value),
-    'data/rank.json': lambda: _json(
-      renewal.rank_document(dict(value), intervals=True, costs=True)
+    'data/rank.json': lambda: _json(ranks()),
+    'data/metrics.tsv': lambda: _tsv(value['metrics'], _METRIC_COLUMNS),
+    'data/generators.tsv': lambda: _tsv(
+      value['generators'], _generator_columns(value)
     ),
-    'data/metrics.tsv': lambda: _metrics_tsv(value),
-    'data/generators.tsv': lambda: _generators_tsv(value),
-    'data/ensembles.jsonl': lambda: _versions(store),
+    'data/ensembles.jsonl': lambda: _jsonl(
+      v.to_json() for v in store.versions()
+    ),
   }
   for generator in store.generators():
     if generator.has_outputs:
@@ -107,7 +92,7 @@ def downloads(
 
 
 def outputs_path(name: str) -> str:
-  """Where a generator's outputs are downloaded from."""
+  """The path of a generator's outputs."""
   return f'outputs/{folders.file_name(name)}.jsonl'
 
 
@@ -115,132 +100,135 @@ def _json(value: Any) -> bytes:
   return (json.dumps(value, ensure_ascii=False, indent=1) + '\n').encode()
 
 
-def _tsv(rows: list[list[Any]]) -> bytes:
+def _jsonl(rows: Iterable[Mapping[str, Any]]) -> bytes:
+  lines = (json.dumps(row, ensure_ascii=False) + '\n' for row in rows)
+  return ''.join(lines).encode('utf-8', 'replace')
+
+
+def _tsv(entries: Sequence[Any], columns: Mapping[str, Any]) -> bytes:
+  """A table of entries; `columns` has name -> path of keys in an entry."""
   text = io.StringIO()
   writer = csv.writer(text, delimiter='\t', lineterminator='\n')
-  writer.writerows(rows)
+  writer.writerow(columns)
+  for entry in entries:
+    writer.writerow([_cell(entry, keys) for keys in columns.values()])
   return text.getvalue().encode()
 
 
-def _metrics_tsv(value: Mapping[str, Any]) -> bytes:
-  rows: list[list[Any]] = [
-    ['rank', 'metric', 'correlation', 'low', 'high', 'beta', 'ci90', 'seconds']
-    + ['parameters', 'signature']
-  ]
-  for m in value['metrics']:
-    interval, fit = m['interval'] or {}, m['overrating'] or {}
-    rows.append(
-      [
-        m['rank'],
-        m['name'],
-        m['correlation'],
-        interval.get('low'),
-        interval.get('high'),
-        fit.get('beta'),
-        fit.get('ci90'),
-        m['seconds'],
-        m['parameters'],
-        m['signature'],
-      ]
-    )
-  return _tsv(rows)
+def _cell(value: Any, keys: Sequence[str]) -> Any:
+  for key in keys:
+    value = (value or {}).get(key)
+  return int(value) if isinstance(value, bool) else value
 
 
-def _generators_tsv(value: Mapping[str, Any]) -> bytes:
-  names = [m['name'] for m in value['metrics']]
-  rows: list[list[Any]] = [
-    ['rank', 'generator', 'human', 'score', 'rating', 'seconds', 'parameters']
-    + names
-  ]
-  for g in value['generators']:
-    rows.append(
-      [g['rank'], g['name'], int(g['human']), g['score'], g['rating']]
-      + [g['seconds'], g['parameters']]
-      + [g['scores'].get(name) for name in names]
-    )
-  return _tsv(rows)
+_METRIC_COLUMNS = {
+  'rank': ['rank'],
+  'metric': ['name'],
+  'correlation': ['correlation'],
+  'low': ['interval', 'low'],
+  'high': ['interval', 'high'],
+  'beta': ['overrating', 'beta'],
+  'ci90': ['overrating', 'ci90'],
+  'seconds': ['seconds'],
+  'parameters': ['parameters'],
+  'signature': ['signature'],
+}
 
 
-def _versions(store: Store) -> bytes:
-  lines = [
-    json.dumps(
-      {
-        'version': v.version,
-        'created': v.created,
-        'cause': v.cause,
-        'signature': v.signature,
-        'ensemble': dict(v.ensemble),
-      },
-      ensure_ascii=False,
-    )
-    for v in store.versions()
-  ]
-  return ''.join(line + '\n' for line in lines).encode()
+def _generator_columns(value: Mapping[str, Any]) -> dict[str, list[str]]:
+  names = ('human', 'score', 'rating', *COSTS)
+  metrics = (m['name'] for m in value['metrics'])
+  return {
+    'rank': ['rank'],
+    'generator': ['name'],
+    **{name: [name] for name in names},
+    **{name: ['scores', name] for name in metrics},
+  }
 
 
 def _outputs(store: Store, generator: int) -> bytes:
-  return ''.join(
-    json.dumps({'id': key, 'hypothesis': text}, ensure_ascii=False) + '\n'
-    for key, text in zip(
-      store.ids(), store.outputs(generator) or [], strict=True
-    )
-  ).encode('utf-8', 'replace')
+  texts = store.outputs(generator) or []
+  return _jsonl(
+    {'id': key, 'hypothesis': text}
+    for key, text in zip(store.ids(), texts, strict=True)
+  )
 
 
 def render(
   template: str, root: str = '', server: bool = False, **values: Any
 ) -> str:
-  """A page.
+  """Renders a page.
 
   Args:
     template: The file in `site/`.
-    root: What leads to the site's root: '' or '../'.
-    server: Whether a server shows it: then there are links to submissions.
-    **values: What the template needs.
+    root: The relative path of the site's root: '' or '../'.
+    server: Whether a server shows the page: it then links to submissions.
+    **values: The variables of the template.
 
   Returns:
     HTML.
   """
-  return (
-    environment()
-    .get_template(template)
-    .render(root=root, server=server, library=__version__, **values)
+  filters = {'number': number, 'amount': amount}
+  environment = plots.environment()
+  environment.filters.update(filters)
+  return environment.get_template(template).render(
+    root=root, server=server, library=__version__, **values
   )
 
 
-def index(store: Store, value: Mapping[str, Any], server: bool = False) -> str:
-  """The board's page.
+def index(
+  store: Store,
+  value: Mapping[str, Any],
+  server: bool = False,
+  pages: int | None = None,
+) -> str:
+  """Renders the board's page.
 
   Args:
     store: The board.
     value: Its analyses.
     server: Whether a server shows it.
+    pages: The number of examples that have pages; None for all.
 
   Returns:
     HTML.
   """
   shown = [m['name'] for m in value['metrics'] if m['rank'] is not None]
-  shown = [n for n in shown if n != value['best']][:_SHOWN]
-  links = {
-    g['name']: outputs_path(g['name'])
-    for g in value['generators']
-    if g['has_outputs']
-  }
+  generators, metrics = value['generators'], value['metrics']
   return render(
     'index.html',
     server=server,
     board=value['board'],
     value=value,
-    shown=set(shown),
-    links=links,
-    versions=list(reversed(store.versions())),
-    correlation_plot=_correlation_plot(value),
-    overrating_plots={
-      role: _overrating_plot(role, fits)
-      for role, fits in value['overrating'].items()
-      if fits
+    pages=value['board']['examples'] if pages is None else pages,
+    warnings=renewal.warnings(value),
+    generator_ids=anchors((g['name'] for g in generators), 'generator'),
+    metric_ids=anchors((m['name'] for m in metrics), 'metric'),
+    shown=[n for n in shown if n != value['best']][:_SHOWN],
+    links={
+      g['name']: outputs_path(g['name']) for g in generators if g['has_outputs']
     },
-    references_plot=plots.curves(
+    versions=list(reversed(store.versions())),
+    plots=_plots(value),
+    measured=any(
+      e[cost] is not None for e in (*metrics, *generators) for cost in COSTS
+    ),
+  )
+
+
+def _plots(value: Mapping[str, Any]) -> dict[str, Any]:
+  """Caption -> plot; plots without data are left out."""
+  roles = value['overrating']
+  drawn = {
+    'Correlation with human ratings, 95% intervals': _correlation_plot(value),
+    **{
+      'Overrating of machines, 90% intervals'
+      + (f', role {role}' if len(roles) > 1 else ''): _overrating_plot(
+        role, fits
+      )
+      for role, fits in roles.items()
+    },
+    'Correlation by the number of references': plots.curves(
       {
         name: {float(n): r for n, r in curve.items()}
         for name, curve in value['references'].items()
@@ -248,35 +236,25 @@ def index(store: Store, value: Mapping[str, Any], server: bool = False) -> str:
       'Correlation by the number of references',
       ('references', 'correlation'),
     ),
-    agreement_plot=_agreement_plot(value),
-    cost_plots=_cost_plots(value),
-    measured=any(
-      e[c] is not None
-      for e in (*value['metrics'], *value['generators'])
-      for c in ('seconds', 'parameters')
-    ),
-  )
+    'Generators: human ratings and the best metric': _agreement_plot(value),
+    **_cost_plots(value),
+  }
+  return {caption: plot for caption, plot in drawn.items() if plot}
 
 
 def _correlation_plot(value: Mapping[str, Any]) -> Any:
   marks = []
   for m in value['metrics']:
-    if m['rank'] is not None and m['correlation'] is not None:
+    if m['rank'] is not None:
       interval = m['interval'] or {}
-      marks.append(
-        Mark(
-          m['name'],
-          m['correlation'],
-          interval.get('low'),
-          interval.get('high'),
-          'strong' if m['kind'] == 'fitted' else 'plain',
-        )
-      )
+      kind = 'strong' if m['kind'] == 'fitted' else 'plain'
+      ends = interval.get('low'), interval.get('high')
+      marks.append(Mark(m['name'], m['correlation'], *ends, kind))
   rule = value['board']['rule']
   return plots.intervals(
     marks,
     'Correlation of metrics with human ratings, with 95% intervals',
-    f'{rule["level"]}-level {rule["statistic"]} correlation with people',
+    f'{rule["level"]}-level {rule["statistic"]} correlation',
   )
 
 
@@ -294,7 +272,7 @@ def _overrating_plot(role: str, fits: Mapping[str, Any]) -> Any:
   ]
   return plots.intervals(
     marks,
-    f'Overrating of machines over people, role {role}, with 90% intervals',
+    f'Overrating of machines over humans, role {role}, with 90% intervals',
     'beta_0 in standard deviations; right of 0, machines are overrated',
   )
 
@@ -305,7 +283,7 @@ def _agreement_plot(value: Mapping[str, Any]) -> Any:
       g['name'],
       g['score'],
       x=g['rating'],
-      kind='people' if g['human'] else 'plain',
+      kind='human' if g['human'] else 'plain',
     )
     for g in value['generators']
     if g['score'] is not None and g['rating'] is not None
@@ -318,12 +296,9 @@ def _agreement_plot(value: Mapping[str, Any]) -> Any:
 
 
 def _cost_plots(value: Mapping[str, Any]) -> dict[str, Any]:
-  found = {}
-  for cost in ('seconds', 'parameters'):
-    for entries, what, height in (
-      (value['metrics'], 'metrics', 'correlation'),
-      (value['generators'], 'generators', 'score'),
-    ):
+  drawn = {}
+  for cost in COSTS:
+    for what, height in (('metrics', 'correlation'), ('generators', 'score')):
       marks = [
         Mark(
           e['name'],
@@ -331,20 +306,18 @@ def _cost_plots(value: Mapping[str, Any]) -> dict[str, Any]:
           x=e[cost],
           kind='strong' if e[f'pareto_{cost}'] else 'plain',
         )
-        for e in entries
+        for e in value[what]
         if e[cost] is not None
         and e[height] is not None
         and math.isfinite(e[cost])
       ]
-      plot = plots.points(
+      drawn[f'{what.capitalize()}: {height} and {cost}'] = plots.points(
         marks[:_DRAWN],
         f'{what}: {height} against {cost}; the line joins the Pareto front',
         (cost, height),
         logarithmic=True,
       )
-      if plot:
-        found[f'{what}: {height} and {cost}'] = plot
-  return found
+  return drawn
 
 
 def build(store: Store, folder: str | os.PathLike[str]) -> int:
@@ -352,21 +325,25 @@ def build(store: Store, folder: str | os.PathLike[str]) -> int:
 
   Args:
     store: The board.
-    folder: The folder; it must not be there, and appears when it is complete.
+    folder: The folder, which must not exist; it appears when complete.
 
   Returns:
     The number of files.
 
   Raises:
-    BoardError: The folder is there.
-    OSError: A file can't be written.
+    BoardError: The folder exists.
+    OSError: A file cannot be written.
   """
   value = renewal.current(store)
-  pages: dict[str, Callable[[], bytes]] = {
-    'index.html': functools.partial(_page, store, value)
+  shown = examples.Examples(store, value)
+  count = shown.affordable()
+  pages: Downloads = {
+    'index.html': lambda: index(store, value, pages=count).encode(),
+    **{name: functools.partial(asset, name) for name in ASSETS},
+    **downloads(store, value),
   }
-  pages.update({n: functools.partial(asset, n) for n in ASSETS})
-  pages.update(downloads(store, value))
+  for n in range(count + 1 if count else 0):
+    pages[examples.path(n)] = functools.partial(_example, shown, n, count)
   with folders.new_folder(folder) as partial:
     for path, make in pages.items():
       target = partial / path
@@ -376,5 +353,17 @@ def build(store: Store, folder: str | os.PathLike[str]) -> int:
   return len(pages)
 
 
-def _page(store: Store, value: Mapping[str, Any]) -> bytes:
-  return index(store, value).encode()
+def _example(
+  shown: examples.Examples, n: int, count: int, server: bool = False
+) -> bytes:
+  """Renders the list of examples (0) or the page of one, from 1."""
+  template = 'example.html' if n else 'examples.html'
+  values = shown.example(n) if n else shown.listed(count)
+  html = render(template, '../', server, count=count, **values)
+  return html.encode('utf-8', 'replace')
+
+
+def example(store: Store, value: Mapping[str, Any], n: int) -> bytes:
+  """Renders the list of examples (0) or the page of one for a server."""
+  shown = examples.Examples(store, value)
+  return _example(shown, n, store.size(), server=True)

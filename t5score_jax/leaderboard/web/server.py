@@ -1,8 +1,8 @@
-"""The board over HTTP: its pages, and submissions by people and programs.
+"""A board over HTTP: its pages, and submissions by forms or programs.
 
-A Starlette application; submissions become jobs, which `jobs` works off in a
-process of its own. Anyone who reaches the server may read; a token submits, by
-its role. Not here: TLS and who reaches the server: put a proxy before it.
+A Starlette application. Submissions become jobs, which the worker process of
+`jobs.py` runs. Everyone who reaches the server may read; submissions need a
+token. TLS and access control are the business of a proxy in front of it.
 """
 
 from __future__ import annotations
@@ -13,9 +13,10 @@ import json
 import math
 import os
 import urllib.parse
-from collections.abc import Callable
+from collections.abc import Sequence
 from typing import Any
 
+import msgspec
 from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
 from starlette.datastructures import FormData, UploadFile
@@ -30,25 +31,25 @@ from starlette.responses import (
 )
 from starlette.routing import Route
 
-from t5score_jax.leaderboard import changes, data, renewal
-from t5score_jax.leaderboard.entries import BoardError, check_name
+from t5score_jax.leaderboard import renewal
+from t5score_jax.leaderboard.entries import BoardError
 from t5score_jax.leaderboard.store import Store
-from t5score_jax.leaderboard.web import access, jobs, limits, openapi, page
-from t5score_jax.leaderboard.web.access import Who
+from t5score_jax.leaderboard.web import access, forms, jobs, limits, page
+from t5score_jax.leaderboard.web.access import Submitter
 
 _COOKIE = 'board_session'
-_KINDS = {'generators': 'generator', 'metrics': 'metric', 'ratings': 'human'}
+_TITLES = {401: 'Not logged in', 403: 'Not allowed', 404: 'Not found'}
 
 
 @dataclasses.dataclass(frozen=True)
 class Config:
-  """How a server behaves.
+  """Settings of a server.
 
   Attributes:
-    upload: Bytes of one upload at most.
-    quota: Bytes of all uploads that wait.
-    queue: Jobs that may wait at a time.
-    rate: Submissions and log-ins a minute, for each submitter and address.
+    upload: Largest size of an upload, in bytes.
+    quota: Largest total size of waiting uploads, in bytes.
+    queue: Largest number of waiting jobs.
+    rate: Submissions and log-ins per minute, per submitter and address.
     commands: Whether executables may be submitted.
   """
 
@@ -60,17 +61,17 @@ class Config:
 
 
 class Server:
-  """The application's state and its endpoints."""
+  """The state of the application and its endpoints."""
 
   def __init__(self, path: str | os.PathLike[str], config: Config):
-    """Opens nothing yet: each request opens the board for itself."""
+    """Makes a server; each request opens the board for itself."""
     self._path, self._config = path, config
     self._rate = access.RateLimit(config.rate)
     self._page: tuple[Any, bytes] = (None, b'')
 
   def routes(self) -> list[Route]:
     """All paths."""
-    found = [
+    return [
       Route('/', self.index),
       Route('/openapi.json', self.openapi),
       Route('/login', self.log_in, methods=['POST']),
@@ -82,19 +83,20 @@ class Server:
       Route('/api/board', self.api_board),
       Route('/api/jobs', self.api_jobs),
       Route('/api/jobs/{number:int}', self.api_job),
-      Route('/api/{what}', self.api_submit, methods=['POST']),
+      Route('/api/{path}', self.api_submit, methods=['POST']),
       Route('/data/inputs.jsonl', self.inputs),
       Route('/data/{name}', self.download),
       Route('/outputs/{name}', self.download),
+      Route('/examples/', self.example),
+      Route('/examples/{number:int}.html', self.example),
+      *(Route(f'/{name}', self.asset) for name in page.ASSETS),
     ]
-    found += [Route(f'/{name}', self.asset) for name in page.ASSETS]
-    return found
 
-  # Reading. Starlette runs these in threads, so that each opens the board.
+  # Reading. Starlette runs these in threads; each opens the board for itself.
 
   def _value(self, store: Store) -> dict[str, Any]:
-    """The newest analyses; while a job renews them, the ones before."""
-    kept = changes.snapshot(store)
+    """The newest analyses; while a job renews them, the previous ones."""
+    kept = store.snapshot()
     return renewal.current(store) if kept is None else kept[1]
 
   def _render(
@@ -104,18 +106,15 @@ class Server:
     with Store(self._path) as store:
       board = {'name': store.board().name}
     html = page.render(template, root, True, board=board, **values)
-    headers = {'cache-control': 'no-store'}
-    return HTMLResponse(html, status, headers)
+    return HTMLResponse(html, status, {'cache-control': 'no-store'})
 
   def index(self, request: Request) -> Response:
     """The board."""
     with Store(self._path) as store:
-      row = store.connection.execute(
-        'SELECT revision, version FROM snapshot'
-      ).fetchone()
-      if row is None or self._page[0] != row:
-        value = self._value(store)
-        self._page = (row, page.index(store, value, server=True).encode())
+      version = store.rows('SELECT revision, version FROM snapshot')
+      if not version or self._page[0] != version:
+        html = page.index(store, self._value(store), server=True)
+        self._page = (version, html.encode())
     return HTMLResponse(self._page[1], headers={'cache-control': 'no-cache'})
 
   def asset(self, request: Request) -> Response:
@@ -124,40 +123,44 @@ class Server:
     return Response(page.asset(name), media_type=page.ASSETS[name])
 
   def download(self, request: Request) -> Response:
-    """A table, or a generator's outputs; only what the board itself offers."""
-    wanted = urllib.parse.unquote(request.url.path).lstrip('/')
+    """A table or a generator's outputs, if the board lists it."""
     encoded = request.url.path.lstrip('/')
     with Store(self._path) as store:
-      offered = page.downloads(store, self._value(store))
-      make = offered.get(encoded) or offered.get(wanted)
+      files = page.downloads(store, self._value(store))
+      make = files.get(encoded) or files.get(urllib.parse.unquote(encoded))
       if make is None:
         raise HTTPException(404, 'there is no such file on this board')
-      content = make()
-    return Response(content, media_type='application/octet-stream')
+      return Response(make(), media_type='application/octet-stream')
+
+  def example(self, request: Request) -> Response:
+    """The page of one example, or the list of all."""
+    number = request.path_params.get('number', 0)
+    with Store(self._path) as store:
+      if number > store.size():
+        raise HTTPException(404, f'there is no example {number}')
+      return HTMLResponse(page.example(store, self._value(store), number))
 
   def inputs(self, request: Request) -> Response:
-    """The inputs, for those who generate; references stay here."""
+    """The inputs, for generators; without references."""
     with Store(self._path) as store:
-      ids, sources = store.ids(), store.sources()
-    rows = [
-      json.dumps(
-        {'id': key, 'source': sources[n] if sources else None},
-        ensure_ascii=False,
-      )
-      for n, key in enumerate(ids)
+      ids = store.ids()
+      sources: Sequence[str | None] = store.sources() or [None] * len(ids)
+    lines = [
+      json.dumps({'id': key, 'source': source}, ensure_ascii=False) + '\n'
+      for key, source in zip(ids, sources, strict=True)
     ]
     return Response(
-      ('\n'.join(rows) + '\n').encode('utf-8', 'replace'),
+      ''.join(lines).encode('utf-8', 'replace'),
       media_type='application/octet-stream',
     )
 
   def openapi(self, request: Request) -> Response:
     """The description of the API."""
     with Store(self._path) as store:
-      return JSONResponse(openapi.document(store.board().name))
+      return JSONResponse(forms.openapi(store.board().name))
 
   def api_board(self, request: Request) -> Response:
-    """What `t5score board rank --format json` prints."""
+    """The output of `t5score board rank --format json`."""
     with Store(self._path) as store:
       return JSONResponse(renewal.rank_document(self._value(store)))
 
@@ -179,13 +182,13 @@ class Server:
     return job
 
   def jobs_page(self, request: Request) -> Response:
-    """The newest jobs, for people."""
+    """The page of the newest jobs."""
     with Store(self._path) as store:
-      found = jobs.recent(store)
-    return self._render(request, 'jobs.html', jobs=found)
+      newest = jobs.recent(store)
+    return self._render(request, 'jobs.html', jobs=newest)
 
   def job_page(self, request: Request) -> Response:
-    """One job, for people."""
+    """The page of one job."""
     return self._render(request, 'job.html', job=self._job(request))
 
   def submit_page(self, request: Request) -> Response:
@@ -197,16 +200,16 @@ class Server:
       limit=self._config.upload >> 20,
     )
 
-  # Who asks.
+  # Authentication.
 
-  def _session(self, request: Request) -> Who | None:
+  def _session(self, request: Request) -> Submitter | None:
     session = request.cookies.get(_COOKIE)
     if not session:
       return None
     with Store(self._path) as store:
       return access.by_session(store, session)
 
-  def _bearer(self, request: Request) -> Who:
+  def _bearer(self, request: Request) -> Submitter:
     scheme, _, token = request.headers.get('authorization', '').partition(' ')
     who = None
     if scheme.lower() == 'bearer' and token:
@@ -220,34 +223,33 @@ class Server:
       )
     return who
 
-  def _limit(self, request: Request, who: Who | None = None) -> None:
+  def _limit(self, request: Request, who: Submitter | None = None) -> None:
     """Counts a submission or log-in, by address and by submitter."""
     keys = [f'address {request.client.host if request.client else ""}']
     if who is not None:
       keys.append(f'token {who.name}')
     for key in keys:
-      wait = self._rate.wait(key)
+      wait = math.ceil(self._rate.wait(key))
       if wait:
         raise HTTPException(
           429,
-          f'too many requests; wait {math.ceil(wait)} seconds',
-          {'retry-after': str(math.ceil(wait))},
+          f'too many requests; wait {wait} seconds',
+          {'retry-after': str(wait)},
         )
 
   async def log_in(self, request: Request) -> Response:
-    """Begins a session in a browser."""
+    """Starts a session in a browser."""
     self._limit(request)
     form = await _form(request)
     _check_origin(request)
-    token = form.get('token')
 
-    def begin() -> str | None:
+    def start() -> str | None:
       with Store(self._path) as store:
-        return access.log_in(store, str(token)) if token else None
+        return access.log_in(store, str(form.get('token', '')))
 
-    session = await run_in_threadpool(begin)
+    session = await run_in_threadpool(start)
     if session is None:
-      raise HTTPException(401, 'this token is not known here')
+      raise HTTPException(401, 'unknown token')
     response = RedirectResponse('submit', 303)
     response.set_cookie(
       _COOKIE,
@@ -262,9 +264,9 @@ class Server:
   async def log_out(self, request: Request) -> Response:
     """Ends a session."""
     form = await _form(request)
-    await run_in_threadpool(self._form_sender, request, form)
 
     def end() -> None:
+      self._form_sender(request, form)
       with Store(self._path) as store:
         access.log_out(store, request.cookies.get(_COOKIE, ''))
 
@@ -273,16 +275,14 @@ class Server:
     response.delete_cookie(_COOKIE)
     return response
 
-  def _form_sender(self, request: Request, form: FormData) -> Who:
-    """Who sent a form: the session, and its secret in the form (CSRF)."""
+  def _form_sender(self, request: Request, form: FormData) -> Submitter:
+    """The submitter of a form; checks the session and the CSRF secret."""
     _check_origin(request)
     who = self._session(request)
     if who is None:
       raise HTTPException(401, 'log in first')
-    sent = str(form.get('csrf', ''))
-    if not hmac.compare_digest(
-      sent.encode('utf-8', 'replace'), who.csrf.encode()
-    ):
+    sent = str(form.get('csrf', '')).encode('utf-8', 'replace')
+    if not hmac.compare_digest(sent, who.csrf.encode()):
       raise HTTPException(
         403, 'this form is not from your session; load the page again'
       )
@@ -291,143 +291,94 @@ class Server:
   # Submissions.
 
   async def api_submit(self, request: Request) -> Response:
-    """A program's submission."""
-    kind = _KINDS.get(request.path_params['what'])
+    """A submission by a program."""
+    kind = forms.PATHS.get(request.path_params['path'])
     if kind is None:
-      raise HTTPException(404, 'there is no such thing to submit')
+      raise HTTPException(404, f'submit to one of {", ".join(forms.PATHS)}')
     who = await run_in_threadpool(self._bearer, request)
     self._limit(request, who)
     form = await _form(request)
     job = await run_in_threadpool(self._queue, kind, who, form)
-    location = {'location': f'/api/jobs/{job.id}'}
-    return JSONResponse(_public(job), 202, location)
+    return JSONResponse(_public(job), 202, {'location': f'/api/jobs/{job.id}'})
 
   async def submit_form(self, request: Request) -> Response:
-    """A submission from a browser."""
+    """A submission by a browser."""
     kind = request.path_params['kind']
-    if kind not in _KINDS.values():
-      raise HTTPException(404, 'there is no such thing to submit')
+    if kind not in forms.FORMS:
+      raise HTTPException(404, f'submit one of {", ".join(forms.FORMS)}')
     self._limit(request, await run_in_threadpool(self._session, request))
     form = await _form(request)
     who = await run_in_threadpool(self._form_sender, request, form)
     job = await run_in_threadpool(self._queue, kind, who, form)
     return RedirectResponse(f'../jobs/{job.id}', 303)
 
-  def _queue(self, kind: str, who: Who, form: FormData) -> jobs.Job:
-    """Checks a submission as far as a glance can, and queues it."""
+  def _queue(self, kind: str, who: Submitter, form: FormData) -> jobs.Job:
+    """Checks the fields of a submission and queues it."""
     if not who.may(kind):
-      raise HTTPException(403, f'the role {who.role} does not submit a {kind}')
-    name, settings = self._settings(kind, form)
+      raise HTTPException(
+        403, f'tokens of role {who.role} cannot submit a {kind}'
+      )
+    texts = {k: v for k, v in form.multi_items() if isinstance(v, str)}
+    texts.pop('csrf', None)
+    fields = forms.parse(kind, texts)
+    type_of = getattr(fields, 'type', '')
+    if type_of == 'command' and not self._config.commands:
+      raise HTTPException(403, 'executables are not accepted here')
     upload = form.get('file')
-    has_file = isinstance(upload, UploadFile) and bool(upload.size)
-    if not has_file and not settings.get('library'):
+    if not isinstance(upload, UploadFile) or not upload.size:
+      upload = None
+    if upload is None and type_of != 'library':
       raise HTTPException(
         400, 'the field file is missing, or the file is empty'
       )
-    if has_file and isinstance(upload, UploadFile):
-      if (upload.size or 0) > self._config.upload:
-        raise limits.too_large(self._config.upload)
+    if upload is not None and (upload.size or 0) > self._config.upload:
+      raise limits.too_large(self._config.upload)
+    settings = msgspec.to_builtins(fields)
     with Store(self._path) as store:
-      self._check_free(store, kind, name)
+      self._check_free(store, kind, fields.name)
       saved = None
-      if has_file and isinstance(upload, UploadFile):
+      if upload is not None:
         upload.file.seek(0)
         saved = jobs.save(store, upload.file, self._config.quota)
-      number = jobs.queue(store, kind, name, settings, saved, who.name)
+      number = jobs.queue(store, kind, fields.name, settings, saved, who.name)
       job = jobs.get(store, number)
     assert job is not None
     return job
 
   def _check_free(self, store: Store, kind: str, name: str) -> None:
-    """Whether the name is free, on the board and in the queue."""
+    """Checks that the name is free, on the board and in the queue."""
     waiting = [job for job in jobs.recent(store, 1000) if job.waiting]
     if len(waiting) >= self._config.queue:
-      raise HTTPException(429, 'too many jobs wait', {'retry-after': '60'})
+      raise HTTPException(
+        429, 'too many jobs are waiting', {'retry-after': '60'}
+      )
     taken = {(job.kind, job.name) for job in waiting}
     taken |= {('generator', g.name) for g in store.generators()}
     taken |= {('metric', m.name) for m in store.metrics()}
     if (kind, name) in taken and kind != 'human':
       raise HTTPException(409, f'there is a {kind} {name!r} already')
 
-  def _settings(self, kind: str, form: FormData) -> tuple[str, dict[str, Any]]:
-    """A submission's fields, checked."""
-    texts = {k: v for k, v in form.multi_items() if isinstance(v, str)}
-    name = texts.pop('name', '').strip()
-    check_name(name, kind)
-    texts.pop('csrf', None)
-    settings: dict[str, Any] = {}
-    for field, text in texts.items():
-      if field not in openapi.FIELDS[kind]:
-        raise HTTPException(400, f'there is no field {field[:40]!r}')
-      settings[field] = _field(field, openapi.FIELDS[kind][field][0], text)
-    settings = {k: v for k, v in settings.items() if v is not None}
-    if kind == 'metric':
-      self._check_metric(settings)
-    return name, settings
-
-  def _check_metric(self, settings: dict[str, Any]) -> None:
-    type_of = settings.pop(
-      'type', 'library' if 'library' in settings else 'command'
-    )
-    if type_of not in ('command', 'scores', 'library'):
-      raise HTTPException(400, f'there is no type {type_of[:40]!r} of metrics')
-    if type_of == 'command' and not self._config.commands:
-      raise HTTPException(403, 'executables are not accepted here')
-    if type_of == 'library' and not settings.get('library'):
-      raise HTTPException(400, 'the field library names the metric')
-    if type_of != 'library':
-      settings.pop('library', None)
-    settings['scores'] = type_of == 'scores'
-    if settings.get('several', 'max') not in data.SEVERAL:
-      raise HTTPException(400, 'several is max, mean or own')
-
-  # Errors.
-
   async def error(self, request: Request, error: Exception) -> Response:
-    """JSON for programs, a page for people; never a trace."""
-    status, headers = 400, None
+    """JSON for programs, a page for browsers; never a traceback."""
+    status, headers, text = 400, None, str(error)
     if isinstance(error, HTTPException):
       status, text, headers = error.status_code, error.detail, error.headers
     elif isinstance(error, jobs.QuotaError):
-      status, text = 507, str(error)
-    else:
-      text = str(error)
+      status = 507
     if request.url.path.startswith('/api/'):
       return JSONResponse({'error': text}, status, headers)
-    title = {401: 'Not logged in', 403: 'Not allowed', 404: 'Not found'}
-    found = await run_in_threadpool(
+    response = await run_in_threadpool(
       lambda: self._render(
         request,
         'error.html',
         status,
-        title=title.get(status, 'That did not work'),
+        title=_TITLES.get(status, 'The request failed'),
         message=text,
         code=status,
       )
     )
-    found.headers.update(headers or {})
-    return found
-
-
-def _field(name: str, kind: str, text: str) -> Any:
-  """A form's field as its type; an empty one is none."""
-  if not text.strip():
-    return None
-  if kind == 'boolean':
-    if text.lower() not in ('1', 'true', 'on', '0', 'false'):
-      raise HTTPException(400, f'{name} is true or false')
-    return text.lower() in ('1', 'true', 'on')
-  if kind == 'number':
-    try:
-      value = float(text)
-    except ValueError:
-      value = math.nan
-    if not (math.isfinite(value) and value >= 0):
-      raise HTTPException(400, f'{name} is a number, 0 or above')
-    return value
-  if len(text) > 500 or '\0' in text:
-    raise HTTPException(400, f'{name} has at most 500 characters')
-  return text.encode('utf-8', 'replace').decode()
+    response.headers.update(headers or {})
+    return response
 
 
 async def _form(request: Request) -> FormData:
@@ -438,28 +389,25 @@ async def _form(request: Request) -> FormData:
 
 
 def _check_origin(request: Request) -> None:
-  """Browsers say where a form is from; it must be from here."""
+  """Rejects forms that, according to the browser, are from another site."""
   origin = request.headers.get('origin')
-  if origin is None:
-    return
-  host = urllib.parse.urlsplit(origin).netloc
-  if host != request.headers.get('host'):
+  host = request.headers.get('host')
+  if origin is not None and urllib.parse.urlsplit(origin).netloc != host:
     raise HTTPException(403, 'this form is from another site')
 
 
 def _public(job: jobs.Job) -> dict[str, Any]:
-  hidden = ('settings', 'upload', 'attempts')
-  return {k: v for k, v in vars(job).items() if k not in hidden}
+  return {k: v for k, v in vars(job).items() if k not in jobs.PRIVATE}
 
 
 def create_app(
   path: str | os.PathLike[str], config: Config | None = None
 ) -> Starlette:
-  """The application.
+  """Creates the application.
 
   Args:
     path: The board.
-    config: How the server behaves; None for the defaults.
+    config: The settings; None for the defaults.
 
   Returns:
     The ASGI application, without the worker (`jobs.run_worker`).
@@ -471,17 +419,12 @@ def create_app(
   with Store(path):
     pass
   server = Server(path, config)
-  # Room for the fields around the file.
-  most = config.upload + (1 << 20)
-  handlers: dict[Any, Callable[..., Any]] = {
-    HTTPException: server.error,
-    BoardError: server.error,
-  }
   return Starlette(
     routes=server.routes(),
     middleware=[
       Middleware(limits.Headers),
-      Middleware(limits.BodyLimit, most=most),
+      # Space for the fields beside the file.
+      Middleware(limits.BodyLimit, most=config.upload + (1 << 20)),
     ],
-    exception_handlers=handlers,
+    exception_handlers={HTTPException: server.error, BoardError: server.error},
   )

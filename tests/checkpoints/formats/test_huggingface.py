@@ -17,14 +17,18 @@ import torch_zip
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from t5score_jax.checkpoints import bundle, convert, layouts, native, registry
+from t5score_jax.checkpoints import (
+  bundle,
+  convert,
+  layouts,
+  loading,
+  native,
+  registry,
+)
 from t5score_jax.checkpoints.formats.huggingface import card as huggingface_card
 from t5score_jax.checkpoints.formats.huggingface import checkpoint, names
-from t5score_jax.checkpoints.weights import (
-  CheckpointError,
-  LazyArray,
-  Options,
-)
+from t5score_jax.checkpoints.source import Options
+from t5score_jax.checkpoints.weights import CheckpointError, LazyArray
 from t5score_jax.data.vocab import ByteVocabulary, SentencePieceVocabulary
 from t5score_jax.nn.t5 import T5Config
 
@@ -157,7 +161,7 @@ def test_other_floats_are_read(tmp_path, dtype):
   back = checkpoint.open_source(path, Options())
   array = back.weights['token_embedder/embedding'].read()
   np.testing.assert_array_equal(array, tensors['shared.weight'])
-  loaded = native.load_for_scoring(path)
+  loaded = loading.load_model(path)
   kernel = loaded.params['decoder']['logits_dense']['kernel']
   assert kernel.dtype == np.float32
   np.testing.assert_array_equal(kernel, tensors['lm_head.weight'].T)
@@ -174,16 +178,15 @@ def test_bin_files_are_read(tmp_path, form):
   _assert_same(checkpoint.open_source(path, Options()).weights, source.weights)
 
 
-def test_weights_are_not_read_before_they_are_asked_for(tmp_path, monkeypatch):
-  from t5score_jax.checkpoints.formats import safetensors_files
-
+def test_weights_are_not_read_before_they_are_asked_for(tmp_path):
   path = hf_folders.export(
     hf_folders.source(hf_folders.TINY), tmp_path / 'out', shard=2000
   )
   assert (path / 'model.safetensors.index.json').is_file()
-  monkeypatch.setattr(safetensors_files, '_read', None)
   source = checkpoint.open_source(path, Options())
-  with pytest.raises(TypeError):
+  for shard in path.glob('*.safetensors'):
+    shard.unlink()
+  with pytest.raises(FileNotFoundError):
     source.weights['token_embedder/embedding'].read()
 
 

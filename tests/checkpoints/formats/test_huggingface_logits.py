@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 from t5score_jax.checkpoints.formats.huggingface import checkpoint
-from t5score_jax.checkpoints.weights import CheckpointError, Options
+from t5score_jax.checkpoints.source import Options
+from t5score_jax.checkpoints.weights import CheckpointError
 
 # Columns: model type, tie_word_embeddings,
 # scale_decoder_outputs, version, is there an lm_head, result.

@@ -8,11 +8,11 @@ import json
 
 import pytest
 import sentencepiece
-from hypothesis import given
-from hypothesis import strategies as st
+from sentencepiece import sentencepiece_model_pb2
 
 from t5score_jax.checkpoints.formats.huggingface import tokenizer as tokenizers
 from t5score_jax.checkpoints.weights import CheckpointError
+from t5score_jax.data import subwords, unigram
 from t5score_jax.data.vocab import ByteVocabulary, SentencePieceVocabulary
 from tests.conftest import made_up_text
 
@@ -89,21 +89,14 @@ def test_sentinels_of_the_model_stay_there(tmp_path):
 
 def _pieces_moved_to_the_end(model: bytes, texts) -> bytes:
   """Reorders pieces, which SentencePiece's trainer puts at the beginning."""
-  fields = list(tokenizers._fields(model))
-  pieces = [value for number, value in fields if number == 1]
-  last = [
-    piece
-    for text in texts
-    for piece in pieces
-    if dict(tokenizers._fields(piece))[1].decode().lstrip('▁') == text
-  ]
+  proto = sentencepiece_model_pb2.ModelProto.FromString(model)
+  first = [p for p in proto.pieces if p.piece.lstrip('▁') not in texts]
+  last = [p for p in proto.pieces if p.piece.lstrip('▁') in texts]
+  last.sort(key=lambda piece: texts.index(piece.piece.lstrip('▁')))
   assert len(last) == len(texts)
-  pieces = [piece for piece in pieces if piece not in last] + last
-  rest = [(number, value) for number, value in fields if number != 1]
-  return b''.join(
-    tokenizers._field(number, value)
-    for number, value in [*((1, piece) for piece in pieces), *rest]
-  )
+  del proto.pieces[:]
+  proto.pieces.extend([*first, *last])
+  return proto.SerializeToString()
 
 
 @pytest.mark.parametrize(('rows', 'extra_ids'), [(147, 0), (148, 100)])
@@ -192,30 +185,33 @@ def test_what_transformers_would_read_otherwise_is_refused(changes, message):
     tokenizers.files(vocabulary)
 
 
-def test_pieces_are_sentencepieces(sentencepiece_model):
+def test_tokenizer_json_has_the_pieces_of_sentencepiece(sentencepiece_model):
   processor = sentencepiece.SentencePieceProcessor()
   processor.LoadFromSerializedProto(sentencepiece_model)
-  found = tokenizers._parse(sentencepiece_model)
-  assert found.differences == ()
-  assert found.charsmap
-  assert [(piece.text, piece.score) for piece in found.pieces] == [
-    (processor.IdToPiece(i), processor.GetScore(i))
+  vocabulary = SentencePieceVocabulary(sentencepiece_model)
+  content = json.loads(tokenizers.files(vocabulary)['tokenizer.json'])
+  assert content['normalizer']['precompiled_charsmap']
+  assert content['model']['vocab'] == [
+    [processor.IdToPiece(i), processor.GetScore(i)]
     for i in range(processor.GetPieceSize())
   ]
 
 
-@given(
-  st.lists(
-    st.tuples(
-      st.integers(1, 999),
-      st.one_of(st.integers(-(2**63), 2**63 - 1), st.binary()),
-    )
+def test_the_json_of_xlm_r_gives_the_ids_of_its_model(tmp_path):
+  model = _train(pad_id=-1, bos_id=1, eos_id=2, unk_id=0)
+  (tmp_path / 'a').mkdir()
+  (tmp_path / 'b').mkdir()
+  (tmp_path / 'a' / subwords.SENTENCEPIECE_FILE).write_bytes(model)
+  (tmp_path / 'b' / subwords.TOKENIZER_FILE).write_bytes(
+    unigram.xlmr_json(model)
   )
-)
-def test_messages_are_read_as_they_are_written(fields):
-  message = b''.join(tokenizers._field(*field) for field in fields)
-  found = [
-    (n, v - (1 << 64) if isinstance(v, int) and v >> 63 else v)
-    for n, v in tokenizers._fields(message)
-  ]
-  assert found == fields
+  ours, theirs = (subwords.load_tokenizer(tmp_path / n) for n in 'ab')
+  assert theirs.vocab_size == ours.vocab_size
+  texts = [*_TEXTS, 'the cat ' * 30]
+  found, want = ([], [])
+  for encoder, encoded in ((theirs, found), (ours, want)):
+    for length in (9, 200):
+      encoded += encoder.encode_batch(texts, length)
+    pairs = [(text, 'a red kite') for text in texts]
+    encoded += encoder.encode_pairs(pairs, 200)
+  assert [(e.ids, e.cut) for e in found] == [(e.ids, e.cut) for e in want]

@@ -9,8 +9,9 @@ import safetensors.numpy
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from t5score_jax.checkpoints import weights
 from t5score_jax.checkpoints.formats import safetensors_files as files
-from t5score_jax.checkpoints.weights import LazyArray
+from t5score_jax.checkpoints.weights import CheckpointError, LazyArray
 
 _BIG = 1 << 40
 
@@ -112,6 +113,7 @@ def test_a_transposed_array_is_written_a_block_at_a_time(tmp_path, monkeypatch):
 def test_columns_are_written_by_way_of_a_file(tmp_path, monkeypatch):
   monkeypatch.setattr(files, 'BLOCK_BYTES', 1 << 14)
   monkeypatch.setattr(files, '_SMALL_RUN', 64)
+  monkeypatch.setattr(weights, 'RUN_BYTES', 256)
   array = np.arange(400 * 1300, dtype=np.float32).reshape(400, 1300)
   columns = LazyArray(array.shape, array.dtype, lambda i: array[i], (400, 1))
   written = []
@@ -147,7 +149,7 @@ def _cut(path):
 def test_damaged_files_are_named(tmp_path, damage, message):
   files.write_folder(tmp_path, _lazy(_arrays()), _BIG)
   damage(tmp_path / 'model.safetensors')
-  with pytest.raises(files.FileError, match=f'model.safetensors: .*{message}'):
+  with pytest.raises(CheckpointError, match=f'model.safetensors: .*{message}'):
     files.open_folder(tmp_path)
 
 
@@ -164,5 +166,14 @@ def test_damaged_files_are_named(tmp_path, damage, message):
 def test_a_wrong_index_is_an_error(tmp_path, text):
   files.write_folder(tmp_path, {'a': LazyArray.of(np.ones(3, 'f4'))}, _BIG)
   (tmp_path / 'model.safetensors.index.json').write_text(text)
-  with pytest.raises(files.FileError, match='index.json'):
+  with pytest.raises(CheckpointError, match='index.json'):
     files.open_folder(tmp_path)
+
+
+def test_a_huge_header_is_not_parsed(tmp_path):
+  path = tmp_path / 'model.safetensors'
+  with open(path, 'wb') as out:
+    out.write((200 << 20).to_bytes(8, 'little'))
+    out.truncate(8 + (200 << 20))
+  with pytest.raises(CheckpointError, match=r'header of 209,715,200 bytes'):
+    files.open_file(path)

@@ -7,6 +7,7 @@ import shutil
 import subprocess
 import sys
 
+import devices
 import jax
 import ml_dtypes
 import numpy as np
@@ -15,9 +16,10 @@ import t5x_checkpoints
 from flax import serialization
 from t5_outputs import random_params
 
-from t5score_jax.checkpoints import bundle, layouts, native
+from t5score_jax.checkpoints import bundle, layouts, loading
 from t5score_jax.checkpoints.formats import t5x
-from t5score_jax.checkpoints.weights import CheckpointError, Options
+from t5score_jax.checkpoints.source import Options
+from t5score_jax.checkpoints.weights import CheckpointError
 from t5score_jax.nn.t5 import T5Config
 
 _CONFIG = T5Config(
@@ -123,7 +125,7 @@ def silenced():
 @pytest.mark.usefixtures('silenced')
 def test_assumptions_are_said_when_it_scores(made, tmp_path, caplog):
   t5x_checkpoints.write_legacy(tmp_path, made[_CONFIG])
-  loaded = native.load_for_scoring(tmp_path)
+  loaded = loading.load_model(tmp_path)
   assert 'activation gelu: assumed' in caplog.text
   assert 'vocabulary bytes: assumed' in caplog.text
   jax.tree.map(np.testing.assert_array_equal, loaded.params, made[_CONFIG])
@@ -135,7 +137,7 @@ def test_the_vocabulary_beside_it_is_taken(made, tmp_path, sentencepiece_model):
   unknown = t5x_checkpoints.write_legacy(tmp_path / 'tied', made[_TIED])
   assert t5x.open_source(unknown, Options()).vocabulary is None
   with pytest.raises(CheckpointError, match='nothing says which vocabulary'):
-    native.load_for_scoring(unknown)
+    loading.load_model(unknown)
   path = tmp_path / 'vocabulary.model'
   path.write_bytes(sentencepiece_model)
   found = t5x.open_source(large, Options()).vocabulary
@@ -224,7 +226,7 @@ def test_a_damaged_chunk_is_named_when_it_is_read(made, tmp_path):
   checkpoint = t5x_checkpoints.write_legacy(tmp_path, made[_CONFIG])
   _truncate(checkpoint / _WO / '0.0')
   with pytest.raises(CheckpointError, match=f'{_WO}.*cannot be read') as error:
-    native.load_for_scoring(checkpoint)
+    loading.load_model(checkpoint)
   assert '\n' not in str(error.value)
 
 
@@ -274,18 +276,16 @@ jax.tree.map(check, found, shapes, params)
 """
 
 
+@pytest.mark.slow
 def test_a_checkpoint_of_eight_devices_is_read_on_one_and_eight(
   bytes_bundle, tmp_path
 ):
   subprocess.run(
     [sys.executable, '-c', _SAVE_ON_EIGHT, bytes_bundle, tmp_path],
     check=True,
-    env={
-      **os.environ,
-      'JAX_PLATFORMS': 'cpu',
-      'XLA_FLAGS': '--xla_force_host_platform_device_count=8',
-      'PYTHONPATH': os.path.dirname(t5x_checkpoints.__file__),
-    },
+    env=devices.environment(
+      8, PYTHONPATH=os.path.dirname(t5x_checkpoints.__file__)
+    ),
   )
   source = t5x.open_source(tmp_path, Options())
   assert source.weights['token_embedder/embedding'].block < (384, 16)

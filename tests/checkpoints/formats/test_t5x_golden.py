@@ -75,7 +75,10 @@ def test_scores_equal_those_of_t5x(golden, tmp_path):
   )
 
 
-@pytest.mark.parametrize('arguments', [['bundle'], ['orbax', '--scan']])
+@pytest.mark.parametrize(
+  'arguments',
+  [pytest.param(['bundle'], marks=pytest.mark.slow), ['orbax', '--scan']],
+)
 def test_converted_checkpoints_score_the_same(golden, tmp_path, arguments):
   checkpoint, lines = golden
   command = ['convert', '--quiet', checkpoint, tmp_path / 'out', '--to']

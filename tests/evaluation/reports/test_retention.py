@@ -107,11 +107,11 @@ def test_wrong_numbers_are_refused():
 
 def test_formats_say_the_same():
   report = _report(resamples=100)
-  whole = json.loads(retention.render(report, 'json', notes=['said']))
+  whole = json.loads(retention.render(report, 'json', notes=['a note']))
   student = whole['metrics'][1]
-  assert student['kept'] == report.rows[1].kept and whole['notes'] == ['said']
+  assert student['kept'] == report.rows[1].kept and whole['notes'] == ['a note']
   assert whole['metrics'][0]['signature'] == 'sig:t'
-  for style in ('table', 'markdown', 'latex'):
+  for style in ('text', 'markdown', 'latex'):
     text = retention.render(report, style, digits=2)
     for cell in ('1,000', f'{student["human_mean"]:.2f}', '24.0', '480'):
       assert cell in text
@@ -176,7 +176,9 @@ def test_names_in_the_picture_cover_nothing():
   figure.canvas.draw()
   (ax,) = figure.axes
   # Of the text alone, without what leads to it.
-  drawn = {t.get_text(): Text.get_window_extent(t) for t in ax.texts}
+  drawn = {
+    t.get_text(): Text.get_window_extent(t) for t in ax.texts if t.get_text()
+  }
   assert set(drawn) == {m.name for m in noisy}
   for one, other in itertools.combinations(drawn, 2):
     assert not drawn[one].overlaps(drawn[other]), (one, other)
@@ -191,7 +193,7 @@ def test_picture_shows_sizes(tmp_path):
   figure = plots.sizes(_report(resamples=50))
   (ax,) = figure.axes
   assert ax.get_xscale() == 'log'
-  texts = {text.get_text() for text in ax.texts}
+  texts = {text.get_text() for text in ax.texts} - {''}
   assert texts == {'t', 's', 'c'}
   points = {c.get_label(): c for c in ax.containers}
   assert set(points) == {'teacher', 'student'}
@@ -270,23 +272,23 @@ def test_one_command_one_table(judged, tmp_path, capsys):
     '--students', 'small=length:noise=4.0,parameters=100000',
     'tiny=length:noise=12.5,parameters=10000', '--beside', 'chrf',
     '--speed-against', 'chrf', '--repeats', 2, '--time-pairs', 20,
-    '--format', 'json', '--bootstrap', 200, '--plot', tmp_path / 'x.png',
+    '--table', 'json', '--bootstrap', 200, '--plot', tmp_path / 'x.png',
   )  # fmt: skip
-  said = capsys.readouterr()
-  found = json.loads(said.out)
-  names = [m['metric'] for m in found['metrics']]
+  captured = capsys.readouterr()
+  result = json.loads(captured.out)
+  names = [m['metric'] for m in result['metrics']]
   assert names == ['big', 'small', 'tiny', 'chrf']
-  assert found['language_pairs'] == {'a': 24, 'b': 30}
-  assert '6 records without a rating' in found['notes']
-  kept = [m['kept'] for m in found['metrics']]
+  assert result['language_pairs'] == {'a': 24, 'b': 30}
+  assert '6 records without a rating' in result['notes']
+  kept = [m['kept'] for m in result['metrics']]
   assert kept[0] == 1 and 1 > kept[1] > kept[2]
-  assert [m['smaller'] for m in found['metrics']] == [1, 20, 200, None]
-  assert found['metrics'][3]['faster'] == 1
-  for metric in found['metrics'][1:3]:
+  assert [m['smaller'] for m in result['metrics']] == [1, 20, 200, None]
+  assert result['metrics'][3]['faster'] == 1
+  for metric in result['metrics'][1:3]:
     assert metric['interval'][0] < metric['kept'] < metric['interval'][1]
   # All once, a part to warm up, that part twice.
   assert _Length.calls[:4] == [(0.0, 54), (0.0, 20), (0.0, 20), (0.0, 20)]
-  assert said.err.count('s cold') == 4
+  assert captured.err.count('s cold') == 4
   assert (tmp_path / 'x.png').read_bytes()[:4] == b'\x89PNG'
 
 
@@ -294,10 +296,10 @@ def test_all_records_as_one_and_a_file(judged, tmp_path, capsys):
   out = tmp_path / 'out.md'
   assert not _run(
     judged, '--teacher', 'length', '--by', 'none', '--bootstrap', 0,
-    '--format', 'markdown', '-o', out, '--quiet',
+    '--table', 'markdown', '-o', out, '--quiet',
   )  # fmt: skip
-  said = capsys.readouterr()
-  assert said.out == said.err == ''
+  captured = capsys.readouterr()
+  assert captured.out == captured.err == ''
   text = out.read_text()
   assert text.startswith('| metric') and '95%' not in text
   # One table where there is one language pair.
@@ -314,7 +316,7 @@ def test_all_records_as_one_and_a_file(judged, tmp_path, capsys):
     (['--teacher', 'chrf:bta=1'], 2, "id you mean 'beta'"),
     (['--teacher', 'chrf', '--students', 'chrf'], 2, "are called 'chrf'"),
     (['--teacher', 'chrf', '--speed-against', 'x'], 2, 'there are chrf'),
-    (['--teacher', 'chrf', '--plot', 'x.gif'], 2, 'PNG or SVG'),
+    (['--teacher', 'chrf', '--plot', 'x.gif'], 2, 'x.gif: a picture is'),
     (['--teacher', 'chrf', '-o', 'none/x'], 1, 'no folder'),
     (['--teacher', 'nowhere/model'], 1, 'nowhere/model'),
   ],

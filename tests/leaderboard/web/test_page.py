@@ -1,5 +1,6 @@
 """The site: complete without a script, and in a browser, where there is one."""
 
+import html
 import html.parser
 import json
 import re
@@ -12,11 +13,11 @@ import pytest
 pytest.importorskip('sklearn')
 pytest.importorskip('jinja2')
 
-from t5score_jax.leaderboard import changes, plots  # noqa: E402
+from t5score_jax.leaderboard import changes  # noqa: E402
 from t5score_jax.leaderboard.entries import BoardError, Generator  # noqa: E402
-from t5score_jax.leaderboard.plots import Mark  # noqa: E402
 from t5score_jax.leaderboard.store import Store  # noqa: E402
-from t5score_jax.leaderboard.web import page  # noqa: E402
+from t5score_jax.leaderboard.web import examples, page, plots  # noqa: E402
+from t5score_jax.leaderboard.web.plots import Mark  # noqa: E402
 
 NASTY = '<script>alert(1)</script>"\'&'
 
@@ -35,7 +36,7 @@ def site(tmp_path_factory):
       [NASTY] * store.size(),
     )
     page.build(store, folder / 'out')
-    with pytest.raises(BoardError, match='exists already'):
+    with pytest.raises(BoardError, match='out'):
       page.build(store, folder / 'out')
   return folder / 'out'
 
@@ -87,6 +88,46 @@ def test_page_is_whole_and_safe(site):
   assert 'url(' not in style and '@import' not in style
 
 
+def test_rows_have_links_and_tables_captions(site):
+  reader = _Reader()
+  text = (site / 'index.html').read_text()
+  reader.feed(text)
+  rows = [link[1:] for link in reader.links if link.startswith('#')]
+  assert {'generator-system-2', 'metric-m0'} <= set(rows) <= set(reader.ids)
+  assert text.count('<table') == text.count('<caption') == 3
+  assert text.count('aria-sort="ascending"') == 2
+  assert 'a small board, 40 examples' in text
+  assert '3540--3557' in text and 'How to cite' in text
+
+
+def test_anchors_are_different():
+  names = ['a b', 'a-b', 'a/b', 'é']
+  ids = page.anchors(names, 'g')
+  assert len(set(ids.values())) == 4
+  assert all(re.fullmatch('[A-Za-z0-9._~-]+', i) for i in ids.values())
+
+
+def test_single_examples(site, tmp_path):
+  """Each has the texts, the ratings and all scores of its outputs."""
+  pages = sorted(site.glob('examples/*.html'))
+  assert len(pages) == 41
+  systems, _, columns = board_data.made_up()
+  text = (site / 'examples/7.html').read_text()
+  assert NASTY not in text and html.escape(NASTY, quote=False)[:9] in text
+  for name, values in columns.items():
+    for i in range(len(systems) - 1):
+      digits = 2 if name == 'human' else 3
+      assert f'>{page.number(values[i, 6], digits)}</td>' in text, name
+  fitted = json.loads((site / 'data/board.json').read_text())['ensemble']
+  score = fitted['intercept'] + sum(
+    weight * columns[n][1, 6] for n, weight in fitted['raw'].items()
+  )
+  assert f'>{page.number(score)}</td>' in text
+  with Store(board_data.small_board(tmp_path)) as store:
+    value = {'generators': [{}] * 10**4, 'metrics': [{}] * 98}
+    assert examples.Examples(store, value).affordable() == 1
+
+
 def test_downloads_say_what_the_page_says(site):
   value = json.loads((site / 'data/board.json').read_text())
   document = json.loads((site / 'data/rank.json').read_text())
@@ -108,6 +149,7 @@ def test_empty_boards_have_pages(tmp_path):
   with Store(tmp_path / 'e.db') as store:
     page.build(store, tmp_path / 'out')
   assert 'no ensemble yet' in (tmp_path / 'out/index.html').read_text()
+  assert (tmp_path / 'out/data/metrics.tsv').read_text().startswith('rank\t')
 
 
 def test_ticks_hold_the_values():
@@ -183,7 +225,7 @@ def test_in_a_browser(site, browser):
   assert _column(view, 'generators', 1) == ['system 2']
   assert '1 of 6' in view.locator('[data-count=generators]').inner_text()
   view.locator('[data-filter=generators]').fill('')
-  view.get_by_label('without people').check()
+  view.get_by_label('without human texts').check()
   assert len(_column(view, 'generators', 1)) == 5
 
   dark = 'getComputedStyle(document.body).backgroundColor'
@@ -195,7 +237,7 @@ def test_in_a_browser(site, browser):
   view.reload()
   assert view.evaluate(dark) != before, 'the choice is remembered'
 
-  view.get_by_role('button', name='Copy').click()
+  view.get_by_role('button', name='Copy').first.click()
   view.locator('.copied', has_text='copied').wait_for()
   assert problems == []
   assert all(r.startswith(('file:', 'data:')) for r in requests)
@@ -207,9 +249,16 @@ def test_narrow_screens_and_contrast(site, browser, scheme):
   view = browser.new_page(
     viewport={'width': 360, 'height': 740}, color_scheme=scheme
   )
-  view.goto((site / 'index.html').as_uri())
-  width = view.evaluate('document.documentElement.scrollWidth')
-  assert width <= 360, 'the page itself does not scroll sideways'
+  for name in ('examples/index.html', 'examples/7.html', 'index.html'):
+    view.goto((site / name).as_uri())
+    width = view.evaluate('document.documentElement.scrollWidth')
+    assert width <= 360, f'{name} itself scrolls sideways'
+    hidden = view.evaluate(
+      """() => [...document.querySelectorAll('table, svg, p, dd, h1')].filter(
+        e => e.getBoundingClientRect().right > 360 && !e.closest('.scroll')
+      ).map(e => e.outerHTML.slice(0, 80))"""
+    )
+    assert hidden == [], 'what is too wide scrolls'
   colors = view.evaluate(
     """() => ['body', '.facts dt', '.over', '.under', 'a', 'thead th'].map(
       s => { const e = document.querySelector(s);
@@ -221,6 +270,18 @@ def test_narrow_screens_and_contrast(site, browser, scheme):
       selector, ink, paper = entry
       assert _contrast(ink, paper) >= 4.5, selector
   view.close()
+
+
+def test_without_a_script_everything_is_shown(site, browser):
+  context = browser.new_context(java_script_enabled=False)
+  view = context.new_page()
+  view.goto((site / 'index.html').as_uri())
+  heads = view.locator('#generators thead th')
+  assert heads.count() == 13
+  assert all(heads.nth(n).is_visible() for n in range(heads.count()))
+  view.goto((site / 'index.html').as_uri() + '#generator-system-2')
+  assert view.locator('tr:target').inner_text().split('\t')[1] == 'system 2'
+  context.close()
 
 
 def _contrast(first: str, second: str) -> float:

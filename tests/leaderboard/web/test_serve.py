@@ -20,6 +20,8 @@ pytest.importorskip('sklearn')
 pytest.importorskip('starlette')
 pytest.importorskip('uvicorn')
 
+from t5score_jax.leaderboard import changes  # noqa: E402
+from t5score_jax.leaderboard.entries import Generator  # noqa: E402
 from t5score_jax.leaderboard.store import Store  # noqa: E402
 from t5score_jax.leaderboard.web import access, sandbox  # noqa: E402
 
@@ -39,19 +41,25 @@ def _bearer(token):
   return {'authorization': f'Bearer {token}'}
 
 
-@contextlib.contextmanager
-def _running(path, *options):
-  """The address of a server in a process of its own."""
+def _start(path, errors=None):
+  """Starts a server: (process, address)."""
   process = subprocess.Popen(
     [sys.executable, '-m', 't5score_jax.cli', 'board', 'serve', str(path)]
-    + ['--port', '0', '--rate', '1000', *options],
+    + ['--port', '0', '--rate', '1000'],
     stdout=subprocess.PIPE,
+    stderr=errors,
     text=True,
   )
+  line = process.stdout.readline()
+  return process, re.match(r'http://([\d.]+):(\d+)/', line).groups()
+
+
+@contextlib.contextmanager
+def _running(path, errors=None):
+  """The address of a server in a process of its own."""
+  process, address = _start(path, errors)
   try:
-    assert process.stdout is not None
-    line = process.stdout.readline()
-    yield re.match(r'http://([\d.]+):(\d+)/', line).groups()
+    yield address
   finally:
     process.send_signal(signal.SIGINT)
     process.wait(30)
@@ -76,16 +84,17 @@ def _multipart(name, text):
   return body.encode(), {'content-type': 'multipart/form-data; boundary=B'}
 
 
-def _wait(address, number, seconds=60):
+def _wait(address, number, statuses=('done', 'failed'), seconds=60):
   end = time.monotonic() + seconds
   while time.monotonic() < end:
     job = json.loads(_request(address, 'GET', f'/api/jobs/{number}')[1])
-    if job['status'] in ('done', 'failed'):
+    if job['status'] in statuses:
       return job
     time.sleep(0.1)
   raise AssertionError(f'not done: {job}')
 
 
+@pytest.mark.slow
 def test_two_submitters_at_once_and_a_large_upload(board):
   path, tokens = board
   with _running(path) as address:
@@ -134,18 +143,38 @@ while read -r x; do echo ${#x}; done
 """
 
 
-def _worker_of(path) -> int:
+def _pids(*words) -> list[int]:
+  """The processes that have all these words in their command lines."""
+  pids = []
   for entry in pathlib.Path('/proc').iterdir():
-    with contextlib.suppress(OSError):
-      words = (entry / 'cmdline').read_bytes().split(b'\0')
-      if (
-        b't5score_jax.leaderboard.web.jobs' in words
-        and str(path).encode() in words
-      ):
-        return int(entry.name)
-  raise AssertionError('no worker')
+    with contextlib.suppress(OSError, ValueError):
+      line = (entry / 'cmdline').read_bytes().split(b'\0')
+      if all(str(word).encode() in line for word in words):
+        pids.append(int(entry.name))
+  return pids
 
 
+def _workers(path) -> list[int]:
+  return _pids('t5score_jax.leaderboard.web.jobs', path)
+
+
+def _submit_slow(address, token, program):
+  body, headers = _multipart('slow', program)
+  body = body.replace(
+    b'--B\r\n',
+    b'--B\r\nContent-Disposition: form-data; name="referenceless"\r\n\r\n1'
+    b'\r\n--B\r\n',
+    1,
+  )
+  headers |= _bearer(token)
+  status, text = _request(address, 'POST', '/api/metrics', headers, body)
+  assert status == 202, text
+  number = json.loads(text)['id']
+  _wait(address, number, ('running', 'done', 'failed'))
+  return number
+
+
+@pytest.mark.slow
 @pytest.mark.skipif(
   sandbox.mechanism() == 'none', reason='programs cannot be isolated here'
 )
@@ -157,33 +186,68 @@ def test_a_kill_during_a_job(board):
     headers |= _bearer(tokens['admin'])
     status, text = _request(address, 'POST', '/api/generators', headers, body)
     assert _wait(address, json.loads(text)['id'])['status'] == 'done'
-    body, _ = _multipart('slow', _SLOW)
-    body = body.replace(
-      b'--B\r\n',
-      b'--B\r\nContent-Disposition: form-data; name="referenceless"\r\n\r\n1'
-      b'\r\n--B\r\n',
-      1,
-    )
-    status, text = _request(address, 'POST', '/api/metrics', headers, body)
-    assert status == 202, text
-    number = json.loads(text)['id']
-    while True:
-      job = json.loads(_request(address, 'GET', f'/api/jobs/{number}')[1])
-      if job['status'] == 'running':
-        break
-      time.sleep(0.05)
+    number = _submit_slow(address, tokens['admin'], _SLOW)
     time.sleep(0.3)
-    os.kill(_worker_of(path), signal.SIGKILL)
+    os.kill(_workers(path)[0], signal.SIGKILL)
     with Store(path) as store:
       assert [m.name for m in store.metrics() if m.name == 'slow'] == []
     job = _wait(address, number)
     assert job['status'] == 'done', job
-    assert b'Begun 2 times' in _request(address, 'GET', f'/jobs/{number}')[1]
+    assert b'Started 2 times' in _request(address, 'GET', f'/jobs/{number}')[1]
   with Store(path) as store:
     assert [m.name for m in store.metrics()].count('slow') == 1
     assert store.connection.execute('PRAGMA integrity_check').fetchone() == (
       'ok',
     )
+
+
+def _until(condition, seconds=20):
+  end = time.monotonic() + seconds
+  while not condition():
+    assert time.monotonic() < end
+    time.sleep(0.05)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(
+  sandbox.mechanism() == 'none', reason='programs cannot be isolated here'
+)
+def test_a_killed_server_takes_its_worker_along(board, tmp_path):
+  """Killed in any order, no process stays, and the next server works."""
+  path, tokens = board
+  with Store(path) as store:
+    changes.add_generator(store, Generator('first'), ['x'] * store.size())
+  sleeping = f'9{os.getpid()}'
+  with open(tmp_path / 'errors', 'w') as errors:
+    server, address = _start(path, errors)
+    program = f'#!/bin/sh\nexec sleep {sleeping}\n'
+    _submit_slow(address, tokens['admin'], program)
+    _until(lambda: _pids('sleep', sleeping))
+    os.kill(_workers(path)[0], signal.SIGKILL)
+    # The sandboxed program dies with the worker, and is run again.
+    _until(lambda: not _pids('sleep', sleeping))
+    _until(lambda: _pids('sleep', sleeping))
+    server.kill()
+    server.wait()
+    _until(lambda: not _workers(path) + _pids('sleep', sleeping))
+
+    # A worker with a server is waited for, not run into.
+    server, _ = _start(path, errors)
+    _until(lambda: _pids('sleep', sleeping))
+    with _running(path, errors) as address:
+      _until(lambda: 'another worker' in (tmp_path / 'errors').read_text())
+      _until(lambda: len(_workers(path)) == 2)
+      for worker in _workers(path):
+        with contextlib.suppress(ProcessLookupError):
+          os.kill(worker, signal.SIGKILL)
+      server.kill()
+      server.wait()
+      _until(lambda: len(_workers(path)) == 1)
+      status, text = _request(address, 'GET', '/api/jobs/1')
+      assert json.loads(text)['status'] in ('queued', 'running', 'failed')
+  lines = (tmp_path / 'errors').read_text()
+  assert 'Traceback' not in lines
+  assert lines.count('another worker') <= 3
 
 
 def test_submit_in_a_browser_and_see_it_ranked(board, tmp_path):
@@ -214,6 +278,7 @@ def test_submit_in_a_browser_and_see_it_ranked(board, tmp_path):
     view.get_by_role('link', name='The board', exact=True).click()
     row = view.locator('#generators tr', has_text='From a browser')
     row.wait_for()
-    assert row.get_by_role('link').get_attribute('href').startswith('outputs/')
+    link = row.get_by_role('link', name='outputs')
+    assert link.get_attribute('href').startswith('outputs/')
     assert problems == []
     browser.close()

@@ -59,7 +59,8 @@ def _work(path):
 def test_pages_and_downloads(board):
   path, _ = board
   client = _client(path)
-  for page in ('/', '/submit', '/jobs', '/style.css', '/board.js'):
+  pages = ('/', '/submit', '/jobs', '/style.css', '/board.js', '/examples/')
+  for page in (*pages, '/examples/1.html', '/examples/40.html'):
     answer = client.get(page)
     assert answer.status_code == 200, page
     assert "default-src 'none'" in answer.headers['content-security-policy']
@@ -71,7 +72,14 @@ def test_pages_and_downloads(board):
   }
   assert client.get('/data/metrics.tsv').text.startswith('rank\tmetric')
   assert len(client.get('/data/inputs.jsonl').text.splitlines()) == 40
-  for missing in ('/x', '/data/x', '/outputs/..%2Fsmall.db', '/jobs/9', '/.'):
+  for missing in (
+    '/x',
+    '/data/x',
+    '/outputs/..%2Fsmall.db',
+    '/jobs/9',
+    '/.',
+    '/examples/41.html',
+  ):
     assert client.get(missing).status_code in (200, 404), missing
     assert 'SQLite' not in client.get(missing).text
   assert client.get('/api/jobs/99999999999999999999999').status_code == 404
@@ -117,7 +125,7 @@ def test_roles_and_tokens(board):
     assert answer.status_code == status, (what, role, answer.text)
   with Store(path) as store:
     access.revoke(store, 'the admin')
-    with pytest.raises(ValueError, match='a token .* already'):
+    with pytest.raises(ValueError, match="'the metric'"):
       access.new_token(store, 'the metric', 'metric')
   assert _submit(client, tokens['admin']).status_code == 401
   # The file does not hold what would let its reader submit.
@@ -254,7 +262,7 @@ def test_quota_and_full_disk(board, monkeypatch):
   assert _submit(client, tokens['generator'], 'one').status_code == 202
   answer = _submit(client, tokens['generator'], 'two')
   assert answer.status_code == 507
-  assert 'room' in answer.json()['error']
+  assert 'uploads' in answer.json()['error']
   assert len(list(jobs.uploads(Store(path)).iterdir())) == 1
   _work(path)
 
@@ -321,7 +329,7 @@ def test_a_job_that_kills_the_worker_is_given_up(board):
         )
       jobs.recover(store)
   job = client.get(answer.headers['location']).json()
-  assert job['status'] == 'failed' and 'ended 3 times' in job['message']
+  assert job['status'] == 'failed' and '3 times' in job['message']
 
 
 def test_openapi_describes_what_is_there(board):

@@ -1,19 +1,21 @@
 """The model card of an exported folder: how to score with transformers alone.
 
 `tests/parity` runs the code that it shows. Not here: the files that it is about
-(`huggingface.py`).
+(`formats/huggingface/checkpoint.py`).
 """
 
 from __future__ import annotations
 
 import hashlib
 import re
+import tempfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from t5score_jax.checkpoints import kinds
 from t5score_jax.checkpoints.bundle import network_hash
 from t5score_jax.checkpoints.formats import safetensors_files
 from t5score_jax.checkpoints.weights import BLOCK_BYTES, LazyArray, Weights
@@ -33,8 +35,8 @@ tags:
 ---
 # {name}
 
-A T5Score model (Qin et al. 2022): how good a text is shows in how probable it
-is given a reference, and the reference given it. Exported by t5score_jax
+A T5Score model (Qin et al. 2022): it scores a text by its probability given a
+reference, and the reference's given the text. Exported by t5score_jax
 {version}, which has the documentation.
 
 {size:,} parameters in {dtype}; {encoder} encoder and {decoder} decoder layers,
@@ -96,6 +98,28 @@ Texts are cut at {length} tokens. Batches, with padding and `attention_mask`,
 give the same scores faster.{special}
 """
 
+_METRIC_CARD = """\
+---
+library_name: transformers
+tags:
+- {metric}
+- {kind}
+---
+# {name}
+
+A T5 whose first decoder step is a score of {title}. Exported by t5score_jax
+{version}, which has the documentation.
+
+{size:,} parameters in {dtype}; {encoder} encoder and {decoder} decoder layers,
+width {emb_dim}, {heads} heads; {vocabulary}.
+
+    t5score score -m THIS_FOLDER -s SOURCES -r REFERENCES -t HYPOTHESES
+
+prints scores with their signature. The published program of {title} reads this
+folder too. Settings: {settings}.
+"""
+_TITLES = {kinds.METRICX: 'MetricX', kinds.UNIEVAL: 'UniEval'}
+
 
 def make(
   config: T5Config,
@@ -103,8 +127,8 @@ def make(
   dtype: str,
   vocabulary: Vocabulary,
   settings: Mapping[str, Any],
-  weights: Weights,
   folder: Path,
+  weights: Weights,
 ) -> str:
   """Writes the card.
 
@@ -114,8 +138,8 @@ def make(
     dtype: Of the stored weights.
     vocabulary: The model's.
     settings: See `Bundle.settings`; with a name.
-    weights: As stored, under our names; read once, for their hash.
     folder: Has room for the largest array, for a while.
+    weights: As stored, under our names; read once, for their hash.
 
   Returns:
     Markdown.
@@ -125,22 +149,31 @@ def make(
   direction = settings.get('direction', 'f')
   spelled = (
     '\nThe spelling of a special token in a text, such as `</s>`, is the token '
-    'to this\ntokenizer, and plain text to t5score_jax.'
+    'to this\ntokenizer, and plain text to t5score_jax unless it is given '
+    '`--option\nspecial_tokens=True`.'
   )
   in_bytes = isinstance(vocabulary, ByteVocabulary)
-  return _CARD.format(
-    kind=kind,
-    name=name,
-    version=__version__,
-    size=sum(array.size for array in weights.values()),
-    dtype=dtype,
-    encoder=config.num_encoder_layers,
-    decoder=config.num_decoder_layers,
-    emb_dim=config.emb_dim,
-    heads=config.num_heads,
-    vocabulary='bytes'
+  common = {
+    'kind': kind,
+    'name': name,
+    'version': __version__,
+    'size': sum(array.size for array in weights.values()),
+    'dtype': dtype,
+    'encoder': config.num_encoder_layers,
+    'decoder': config.num_decoder_layers,
+    'emb_dim': config.emb_dim,
+    'heads': config.num_heads,
+    'vocabulary': 'bytes'
     if in_bytes
     else f'{vocabulary.vocab_size:,} SentencePiece ids',
+  }
+  metric = settings.get(kinds.METRIC_SETTING)
+  if metric in _TITLES:
+    return _METRIC_CARD.format(
+      **common, metric=metric, title=_TITLES[metric], settings=dict(settings)
+    )
+  return _CARD.format(
+    **common,
     signature=signature(config, vocabulary, settings, weights, folder),
     default='' if direction == 'f' else f' (this model is used by {direction})',
     lower='.lower()' if settings.get('lowercase') else '',
@@ -204,10 +237,11 @@ def _rows(array: LazyArray, folder: Path) -> Iterator[np.ndarray]:
   whole = array.block[1:] == array.shape[1:]
   if rows and not whole and array.block[0] * row > BLOCK_BYTES:
     # Stored by columns or in tiles: rows are read from a file that has them.
-    path = folder / '.rows.safetensors'
-    safetensors_files.write_file(path, {'rows': array})
-    array = safetensors_files.open_file(path)['rows']
-    path.unlink()
+    with tempfile.TemporaryDirectory(prefix='.rows.', dir=folder) as spool:
+      path = Path(spool) / 'rows.safetensors'
+      safetensors_files.write_file(path, {'rows': array})
+      yield from _rows(safetensors_files.open_file(path)['rows'], folder)
+    return
   step = max(1, BLOCK_BYTES // max(1, row))
   if rows:
     # Whole blocks, so that none is read twice.

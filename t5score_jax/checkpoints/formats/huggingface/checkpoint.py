@@ -11,15 +11,18 @@ Not here: encoders alone (`encoders.py`), downloads.
 
 from __future__ import annotations
 
+import concurrent.futures
+import contextlib
 import dataclasses
 import json
-from collections.abc import Mapping
+import threading
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from t5score_jax.checkpoints import layouts
+from t5score_jax.checkpoints import kinds, layouts
 from t5score_jax.checkpoints.formats import safetensors_files
 from t5score_jax.checkpoints.formats.huggingface import card, names, tokenizer
 from t5score_jax.checkpoints.formats.huggingface import (
@@ -33,15 +36,18 @@ from t5score_jax.checkpoints.formats.huggingface.names import (
   EMBEDDING_COPIES,
   HEAD,
 )
+from t5score_jax.checkpoints.source import (
+  Options,
+  Source,
+  check_options,
+  choose_vocabulary,
+)
 from t5score_jax.checkpoints.weights import (
   DTYPES,
   CheckpointError,
+  Index,
   LazyArray,
-  Options,
-  Source,
   check,
-  check_options,
-  choose_vocabulary,
   shapes_of,
 )
 from t5score_jax.data import files
@@ -105,12 +111,11 @@ def open_source(path: Path, options: Options) -> Source:
     "describes (names and layouts are T5X's)",
   )
   vocabulary, more = _vocabulary(path, options, config)
-  settings = description.own.get('settings')
   return Source(
     config,
     dict(sorted(weights.items())),
     vocabulary,
-    settings if isinstance(settings, dict) else {},
+    _settings(description) or {},
     {
       'format': 'hf',
       'path': str(path),
@@ -118,6 +123,24 @@ def open_source(path: Path, options: Options) -> Source:
     },
     (*notes, *more),
   )
+
+
+def read_settings(path: Path) -> dict[str, Any] | None:
+  """The settings of a folder that this library wrote; None of others.
+
+  Raises:
+    CheckpointError: As `open_source`, by the description alone.
+  """
+  return _settings(huggingface_config.read(path))
+
+
+def _settings(
+  description: huggingface_config.Description,
+) -> dict[str, Any] | None:
+  settings = description.own.get('settings')
+  if isinstance(settings, dict):
+    return settings
+  return huggingface_config.metricx_settings(description.path.parent)
 
 
 def _vocabulary(
@@ -212,7 +235,8 @@ def write(
 ) -> None:
   """Writes a model into an existing empty folder, a block at a time.
 
-  The weights are read twice: the card's signature names them by a hash.
+  The weights are read twice, by two threads: the card's signature names them
+  by a hash.
 
   Args:
     source: The model; scanned layers are taken apart.
@@ -232,9 +256,10 @@ def write(
   config, weights = layouts.relayout(
     source.config, source.weights, scan_layers=False
   )
-  kind = huggingface_config.choose_model_type(
-    config, vocabulary, source.provenance.get('model_type')
-  )
+  before = source.provenance.get('model_type')
+  if settings.get(kinds.METRIC_SETTING) == kinds.METRICX:
+    before = 'mt5'
+  kind = huggingface_config.choose_model_type(config, vocabulary, before)
   contents = tokenizer.files(vocabulary, settings.get('max_length'))
   contents[huggingface_config.CONFIG_FILE] = _dump(
     huggingface_config.make(
@@ -247,18 +272,52 @@ def write(
   )
   contents['generation_config.json'] = _dump(_GENERATION)
   arrays = {name: a.astype(DTYPES[dtype]) for name, a in weights.items()}
-  safetensors_files.write_folder(
-    folder,
-    names.all_to_theirs(arrays),
-    max_shard_bytes,
-    metadata={'format': 'pt'},
-  )
-  contents['README.md'] = card.make(
-    config, kind, dtype, vocabulary, settings, arrays, folder
-  ).encode()
+  with _beside(card.make, arrays) as made:
+    readme = made(config, kind, dtype, vocabulary, settings, folder)
+    safetensors_files.write_folder(
+      folder,
+      names.all_to_theirs(arrays),
+      max_shard_bytes,
+      metadata={'format': 'pt'},
+    )
+  contents['README.md'] = readme.result().encode()
   for name, content in contents.items():
     with files.write_atomically(folder / name, 'wb') as stream:
       stream.write(content)
+
+
+@contextlib.contextmanager
+def _beside(
+  function: Callable[..., str], arrays: Mapping[str, LazyArray]
+) -> Iterator[Callable[..., concurrent.futures.Future[str]]]:
+  """Runs a function that reads weights while others are written.
+
+  An error, or Ctrl-C, ends both.
+
+  Args:
+    function: Takes further arguments, and then the weights.
+    arrays: The weights.
+
+  Yields:
+    Starts the function in a thread.
+  """
+  stop = threading.Event()
+
+  def stoppable(array: LazyArray) -> LazyArray:
+    def fetch(index: Index) -> np.ndarray:
+      if stop.is_set():
+        raise CheckpointError('stopped')
+      return array.fetch(index)
+
+    return dataclasses.replace(array, fetch=fetch)
+
+  given = {name: stoppable(array) for name, array in arrays.items()}
+  with concurrent.futures.ThreadPoolExecutor(1) as executor:
+    try:
+      yield lambda *args: executor.submit(function, *args, given)
+    except BaseException:
+      stop.set()
+      raise
 
 
 def _name(source: Source) -> str:

@@ -4,18 +4,20 @@ A setting that our network has not, or one that nobody knows here, is an error
 that names it: left aside, it could change scores in silence. Whether the output
 is tied to the embedding also depends on the weights, since transformers 5
 writes `tie_word_embeddings: true` whatever the model: see `Description`.
-Not here: weights (`huggingface.py`), tokenizers (`huggingface_tokenizer.py`).
+Not here: weights (`checkpoint.py`), tokenizers (`tokenizer.py`).
 """
 
 from __future__ import annotations
 
 import dataclasses
-import json
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from t5score_jax.checkpoints.weights import CheckpointError
+from t5score_jax.checkpoints import kinds
+from t5score_jax.checkpoints.weights import CheckpointError, read_json
+from t5score_jax.data import prompts
 from t5score_jax.data.vocab import ByteVocabulary, Vocabulary
 from t5score_jax.nn.t5 import T5Config
 
@@ -135,10 +137,9 @@ class Description:
 def model_type(folder: Path) -> str | None:
   """What a folder's `config.json` says it is of; None without such a file."""
   try:
-    found = json.loads((folder / CONFIG_FILE).read_bytes())
-  except (OSError, ValueError):
+    name = read_json(folder / CONFIG_FILE).get('model_type')
+  except CheckpointError:
     return None
-  name = found.get('model_type') if isinstance(found, dict) else None
   return name if isinstance(name, str) else None
 
 
@@ -150,67 +151,60 @@ def read(folder: Path) -> Description:
       a setting that our network has not.
   """
   path = folder / CONFIG_FILE
-  try:
-    said = json.loads(path.read_bytes())
-  except FileNotFoundError:
-    raise CheckpointError(f'{path}: no such file') from None
-  except (OSError, ValueError) as error:
-    raise CheckpointError(f'{path}: not JSON ({error})') from error
-  if not isinstance(said, dict):
-    raise CheckpointError(f'{path}: must hold a JSON object')
-  kind = said.get('model_type')
+  settings = read_json(path)
+  kind = settings.get('model_type')
   if kind not in MODEL_TYPES:
     raise CheckpointError(
       f'{path}: model_type {kind!r}: only {", ".join(MODEL_TYPES)} are read '
       '(T5 1.1 and ByT5 are of type t5)'
     )
-  classes = said.get('architectures') or []
+  classes = settings.get('architectures') or []
   if any('EncoderModel' in str(name) for name in classes):
     raise CheckpointError(
       f'{path}: architectures {classes}: an encoder alone cannot score, which '
       'takes the probabilities that a decoder gives; use the whole model'
     )
-  _check_settings(path, said)
-  values = {**_DEFAULTS, **_without_nulls(said)}
+  _check_settings(path, settings)
+  values = {**_DEFAULTS, **_without_nulls(settings)}
   values.setdefault('num_decoder_layers', values.get('num_layers'))
   try:
     config = T5Config(
       **{ours: values[theirs] for theirs, ours in _SAME.items()},
-      mlp_activations=_activations(path, said, kind),
+      mlp_activations=_activations(path, settings, kind),
       relative_attention_per_layer=kind == 'umt5',
     )
   except KeyError as error:
     raise CheckpointError(f'{path}: does not say {error}') from error
   except (TypeError, ValueError) as error:
     raise CheckpointError(f'{path}: {error}') from error
-  version = str(said.get('transformers_version') or '0').partition('.')[0]
+  version = str(settings.get('transformers_version') or '0').partition('.')[0]
   saved_by = int(version) if version.isdigit() else 0
-  own = said.get(OWN_KEY)
+  own = settings.get(OWN_KEY)
   return Description(
     path=path,
     model_type=kind,
     config=config,
-    scaled=_scaled(said, kind, saved_by),
+    scaled=_scaled(settings, kind, saved_by),
     saved_by=saved_by,
     own=own if isinstance(own, dict) else {},
   )
 
 
-def _without_nulls(said: Mapping[str, Any]) -> dict[str, Any]:
-  return {name: value for name, value in said.items() if value is not None}
+def _without_nulls(settings: Mapping[str, Any]) -> dict[str, Any]:
+  return {name: value for name, value in settings.items() if value is not None}
 
 
-def _check_settings(path: Path, said: Mapping[str, Any]) -> None:
+def _check_settings(path: Path, settings: Mapping[str, Any]) -> None:
   """Refuses what our network has not."""
-  for name, value in _without_nulls(said).items():
+  for name, value in _without_nulls(settings).items():
     if name in _FIXED:
       if value != _FIXED[name]:
         raise CheckpointError(
           f'{path}: {name} is {value!r}; only {_FIXED[name]!r} is supported'
         )
     elif name in _SAME:
-      kinds = (int, float) if name == 'dropout_rate' else (int,)
-      if not isinstance(value, kinds) or isinstance(value, bool) or value < 0:
+      types = (int, float) if name == 'dropout_rate' else (int,)
+      if not isinstance(value, types) or isinstance(value, bool) or value < 0:
         raise CheckpointError(f'{path}: {name} is {value!r}, not a number')
     elif name not in _IRRELEVANT | _ABOUT_TYING | _ABOUT_MLP | {OWN_KEY}:
       raise CheckpointError(
@@ -220,10 +214,10 @@ def _check_settings(path: Path, said: Mapping[str, Any]) -> None:
 
 
 def _activations(
-  path: Path, said: Mapping[str, Any], kind: str
+  path: Path, settings: Mapping[str, Any], kind: str
 ) -> tuple[str, ...]:
   """Our `mlp_activations`."""
-  projection = said.get('feed_forward_proj') or _DEFAULT_PROJECTION[kind]
+  projection = settings.get('feed_forward_proj') or _DEFAULT_PROJECTION[kind]
   gate, _, name = str(projection).rpartition('-')
   if gate not in ('', 'gated'):
     raise CheckpointError(
@@ -234,8 +228,8 @@ def _activations(
   if projection == 'gated-gelu':
     name = 'gelu_new'
   # These two follow from the first; where a file has them, they count.
-  name = said.get('dense_act_fn') or name
-  gated = bool(said.get('is_gated_act', gated))
+  name = settings.get('dense_act_fn') or name
+  gated = bool(settings.get('is_gated_act', gated))
   if name not in _ACTIVATIONS:
     exact = ': the exact gelu is another function' if name == 'gelu' else ''
     raise CheckpointError(
@@ -245,17 +239,17 @@ def _activations(
   return (_ACTIVATIONS[name], *(('linear',) if gated else ()))
 
 
-def _scaled(said: Mapping[str, Any], kind: str, saved_by: int) -> bool:
+def _scaled(settings: Mapping[str, Any], kind: str, saved_by: int) -> bool:
   """Whether the decoder's output is divided by sqrt(d_model).
 
   As T5 1.0 does, which is tied. Until version 4, transformers scales where
   `tie_word_embeddings` is true, which it is by default but in mT5. Version 5
   keeps a setting of its own for T5 and umT5, and never scales mT5.
   """
-  tied = said.get('tie_word_embeddings')
+  tied = settings.get('tie_word_embeddings')
   if kind == 'mt5':
     return bool(tied) and 0 < saved_by < 5
-  scale = said.get('scale_decoder_outputs')
+  scale = settings.get('scale_decoder_outputs')
   return tied is not False if scale is None else bool(scale)
 
 
@@ -285,6 +279,45 @@ def choose_model_type(
   return 't5'
 
 
+def architecture(
+  config: T5Config, kind: str, settings: Mapping[str, Any]
+) -> str:
+  """The class of an exported network.
+
+  The published class of MetricX is an mT5 that reads one certain logit; another
+  network of the metric is exported as one that generates.
+
+  Args:
+    config: The network.
+    kind: A key of `MODEL_TYPES`.
+    settings: See `Bundle.settings`.
+  """
+  of_metricx = (
+    settings.get(kinds.METRIC_SETTING) == kinds.METRICX
+    and kind == 'mt5'
+    and settings.get('output_id', prompts.METRICX_ID) == prompts.METRICX_ID
+    and config.vocab_size > prompts.METRICX_ID
+  )
+  return kinds.METRICX_ARCHITECTURE if of_metricx else MODEL_TYPES[kind]
+
+
+def metricx_settings(folder: Path) -> dict[str, Any] | None:
+  """What a published MetricX says by its class and the name of its folder.
+
+  Returns:
+    Its settings; None for other models.
+  """
+  if kinds.described(folder) != kinds.METRICX:
+    return None
+  name = folder.resolve().name.lower()
+  version = re.search(r'metricx-(\d\d)\b', name)
+  return {
+    kinds.METRIC_SETTING: kinds.METRICX,
+    **({'version': int(version[1])} if version else {}),
+    **({'source_based': True} if '-qe-' in f'{name}-' else {}),
+  }
+
+
 def make(
   config: T5Config,
   kind: str,
@@ -310,7 +343,7 @@ def make(
       f'{", ".join("+".join(names) for names in _PROJECTIONS)}'
     )
   return {
-    'architectures': [MODEL_TYPES[kind]],
+    'architectures': [architecture(config, kind, own.get('settings', {}))],
     'model_type': kind,
     **{theirs: getattr(config, ours) for theirs, ours in _SAME.items()},
     'feed_forward_proj': _PROJECTIONS[config.mlp_activations],

@@ -1,9 +1,9 @@
 """Encoders from and to Hugging Face folders: BERT, RoBERTa, XLM-RoBERTa.
 
-A folder holds ``config.json``, the weights and the tokenizer's files. Names are
-mapped both ways, and settings that the network of ``nn/bert.py`` does not have
+A folder holds `config.json`, the weights and the tokenizer's files. Names are
+mapped both ways, and settings that the network of `nn/bert.py` does not have
 are refused. Nothing is executed and nothing is downloaded. Not here: T5
-(``checkpoints/formats/huggingface/checkpoint.py``).
+(`checkpoints/formats/huggingface/checkpoint.py`).
 """
 
 from __future__ import annotations
@@ -11,30 +11,42 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
-import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-import ml_dtypes
 import numpy as np
 import safetensors.numpy
 
-from t5score_jax.checkpoints import kinds
+from t5score_jax.checkpoints import bundle as bundles
+from t5score_jax.checkpoints import int8, kinds, packaged
+from t5score_jax.checkpoints.formats.huggingface import deberta, distilbert
 from t5score_jax.checkpoints.formats.huggingface import (
   weights as huggingface_weights,
 )
-from t5score_jax.checkpoints.weights import CheckpointError, LazyArray
+from t5score_jax.checkpoints.formats.huggingface.config import model_type
+from t5score_jax.checkpoints.weights import (
+  DTYPES,
+  CheckpointError,
+  LazyArray,
+  check_fixed,
+  diff,
+  read_json,
+  shapes_of,
+)
 from t5score_jax.data import files
 from t5score_jax.data.subwords import SubwordTokenizer, load_tokenizer
-from t5score_jax.nn.bert import ACTIVATIONS, BertConfig
+from t5score_jax.errors import OptionError
+from t5score_jax.nn import shapes
+from t5score_jax.nn.bert import ACTIVATIONS, BertConfig, init_params
+from t5score_jax.nn.deberta import DebertaConfig
 
 CONFIG_FILE = 'config.json'
 WEIGHTS_FILE = 'model.safetensors'
 
 MODEL_TYPES = kinds.ENCODER_TYPES
-# All but BERT's number positions from behind the padding.
-_OFFSET_TYPES = MODEL_TYPES[1:]
+# These number positions from behind the padding.
+_OFFSET_TYPES = ('roberta', 'xlm-roberta', 'camembert', 'xlm-roberta-xl')
 
 # Ours -> theirs, within a layer; kernels are transposed.
 _LAYER_NAMES = {
@@ -52,13 +64,18 @@ _PRE_NORM_NAMES = {
   'attention_norm': 'attention.self_attn_layer_norm',
   'mlp_norm': 'LayerNorm',
 }
+# Settings that the networks have with these values only; None is the default.
+_FIXED: Mapping[str, tuple[object, ...]] = {
+  'position_embedding_type': ('absolute', None),
+  'is_decoder': (False, None),
+  'add_cross_attention': (False, None),
+}
 _LEAVES = {'kernel': 'weight', 'bias': 'bias', 'scale': 'weight'}
 # Prefixes that heads put before an encoder's names.
-_PREFIXES = ('', 'bert.', 'roberta.', 'xlm_roberta.', '0.auto_model.', 'model.')
-
-
-class EncoderError(CheckpointError):
-  """A folder holds no encoder that can be read; the message says why."""
+_PREFIXES = (
+  *('', 'bert.', 'roberta.', 'xlm_roberta.', 'deberta.'),
+  *('0.auto_model.', 'model.'),
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -66,10 +83,10 @@ class EncoderBundle:
   """An encoder with its tokenizer.
 
   Attributes:
-    config: the network's shape.
-    params: nested dict of float32 arrays under the names of ``nn/bert.py``.
-    tokenizer: text to ids.
-    name: what to call it.
+    config: The network's shape.
+    params: Nested dict of float32 arrays under the names of `nn/bert.py`.
+    tokenizer: Text to ids.
+    name: What to call it.
   """
 
   config: BertConfig
@@ -79,27 +96,20 @@ class EncoderBundle:
 
 
 def is_encoder(path: str | os.PathLike[str]) -> bool:
-  """Whether ``path`` is a Hugging Face folder of such an encoder."""
-  config = Path(path) / CONFIG_FILE
-  if not config.is_file():
-    return False
-  try:
-    found = json.loads(config.read_text('utf-8'))
-  except ValueError:
-    return False
-  return isinstance(found, dict) and found.get('model_type') in MODEL_TYPES
+  """Whether `path` is a Hugging Face folder of such an encoder."""
+  return model_type(Path(path)) in MODEL_TYPES
 
 
 def load_encoder(path: str | os.PathLike[str]) -> EncoderBundle:
   """Loads an encoder from a folder.
 
   Args:
-    path: a Hugging Face folder; heads beside the encoder are ignored.
+    path: A Hugging Face folder; heads beside the encoder are ignored.
 
   Raises:
-    EncoderError: not such a folder, a setting that is not known, weights that
-      are missing or of another shape.
-    FileNotFoundError: there is no such folder.
+    CheckpointError: Not such a folder, a setting that is not known, weights
+      that are missing or of another shape.
+    FileNotFoundError: There is no such folder.
   """
   folder = Path(path)
   if not folder.is_dir():
@@ -107,10 +117,12 @@ def load_encoder(path: str | os.PathLike[str]) -> EncoderBundle:
       f'no encoder {str(path)!r}: there is no such folder'
     )
   config = read_config(folder)
-  params = read_params(config, huggingface_weights.open_folder(folder))
+  params = read_params(
+    config, huggingface_weights.open_folder(folder), str(folder)
+  )
   tokenizer = load_tokenizer(folder)
   check_vocabulary(tokenizer, config, folder)
-  return EncoderBundle(config, params, tokenizer, folder.resolve().name)
+  return EncoderBundle(config, params, tokenizer, packaged.name_of(folder))
 
 
 def check_vocabulary(
@@ -118,64 +130,55 @@ def check_vocabulary(
   config: BertConfig,
   where: str | os.PathLike[str],
 ) -> None:
-  """Raises EncoderError where a tokenizer has ids without an embedding.
+  """Raises CheckpointError where a tokenizer has ids without an embedding.
 
   Args:
-    tokenizer: text to ids.
-    config: the network's shape.
-    where: the tokenizer's folder, for the message.
+    tokenizer: Text to ids.
+    config: The network's shape.
+    where: The tokenizer's folder, for the message.
   """
   if tokenizer.vocab_size > config.vocab_size:
-    raise EncoderError(
+    raise CheckpointError(
       f'{os.fspath(where)}: the tokenizer has {tokenizer.vocab_size} ids, the '
       f"embedding only {config.vocab_size} rows; give the encoder's own"
     )
 
 
 def read_config(folder: Path) -> BertConfig:
-  """Reads ``config.json``.
+  """Reads `config.json`.
 
   Raises:
-    EncoderError: it is missing or damaged, or says what is not known here.
+    CheckpointError: It is missing or damaged, or says what is not known here.
   """
   path = folder / CONFIG_FILE
-  try:
-    found = json.loads(path.read_text('utf-8'))
-  except FileNotFoundError:
-    raise EncoderError(f'{folder}: there is no {CONFIG_FILE}') from None
-  except ValueError as error:
-    raise EncoderError(f'{path}: damaged ({error})') from error
-  return config_from_settings(found, str(path))
+  return config_from_settings(read_json(path), str(path))
 
 
 def config_from_settings(found: Mapping[str, Any], where: str) -> BertConfig:
   """Turns Hugging Face's settings into ours.
 
   Args:
-    found: what ``config.json`` says.
-    where: the file, for messages.
+    found: What `config.json` says.
+    where: The file, for messages.
 
   Raises:
-    EncoderError: a setting is missing or not known here.
+    CheckpointError: A setting is missing or not known here.
   """
   kind = found.get('model_type')
   if kind not in MODEL_TYPES:
-    raise EncoderError(
+    raise CheckpointError(
       f'{where}: model_type {kind!r} is not one of {", ".join(MODEL_TYPES)}'
     )
-  expected = {
-    'position_embedding_type': ('absolute', None),
-    'is_decoder': (False, None),
-    'add_cross_attention': (False, None),
-  }
-  for key, values in expected.items():
-    if found.get(key) not in values:
-      raise EncoderError(f'{where}: {key} {found[key]!r} is not supported')
+  if kind == deberta.MODEL_TYPE:
+    return deberta.config_from_settings(found, where)
+  if kind == distilbert.MODEL_TYPE:
+    found = distilbert.as_bert(found)
+  check_fixed(found, _FIXED, where)
   activation = found.get('hidden_act', 'gelu')
   if activation == 'swish':
     activation = 'silu'
   if activation not in ACTIVATIONS:
-    raise EncoderError(
+    raise CheckpointError(
       f'{where}: hidden_act {activation!r} is not one of {sorted(ACTIVATIONS)}'
     )
   offset_type = kind in _OFFSET_TYPES
@@ -197,11 +200,13 @@ def config_from_settings(found: Mapping[str, Any], where: str) -> BertConfig:
       dropout_rate=float(found.get('hidden_dropout_prob', 0.1)),
     )
   except KeyError as error:
-    raise EncoderError(f'{where}: there is no setting {error}') from None
+    raise CheckpointError(f'{where}: there is no setting {error}') from None
 
 
 def settings_from_config(config: BertConfig) -> dict[str, Any]:
-  """The ``config.json`` with which `transformers` loads the encoder."""
+  """The `config.json` with which `transformers` loads the encoder."""
+  if isinstance(config, DebertaConfig):
+    return deberta.settings_from_config(config)
   if config.pre_norm:
     kind, name = 'xlm-roberta-xl', 'XLMRobertaXLModel'
   elif config.position_offset:
@@ -226,19 +231,30 @@ def settings_from_config(config: BertConfig) -> dict[str, Any]:
   }
 
 
-def parameter_names(config: BertConfig) -> Iterator[tuple[str, str, bool]]:
-  """Yields (our name, Hugging Face's, whether it is transposed)."""
+def parameter_names(
+  config: BertConfig, prefix: str = ''
+) -> Iterator[tuple[str, str, bool]]:
+  """Yields (our name, Hugging Face's, whether it is transposed).
+
+  Args:
+    config: The network's shape.
+    prefix: What stands before Hugging Face's names, such as 'bert.'.
+  """
+  if isinstance(config, DebertaConfig):
+    yield from deberta.parameter_names(config, prefix)
+    return
+  embeddings = f'{prefix}embeddings'
   for ours, theirs in (
     ('word', 'word_embeddings'),
     ('position', 'position_embeddings'),
     ('type', 'token_type_embeddings'),
   ):
-    yield f'embeddings/{ours}', f'embeddings.{theirs}.weight', False
+    yield f'embeddings/{ours}', f'{embeddings}.{theirs}.weight', False
   names = dict(_LAYER_NAMES)
-  norms = [('embeddings/norm', 'embeddings.LayerNorm')]
+  norms = [('embeddings/norm', f'{embeddings}.LayerNorm')]
   if config.pre_norm:
     names.update(_PRE_NORM_NAMES)
-    norms = [('final_norm', 'encoder.LayerNorm')]
+    norms = [('final_norm', f'{prefix}encoder.LayerNorm')]
   for ours, theirs in norms:
     yield f'{ours}/scale', f'{theirs}.weight', False
     yield f'{ours}/bias', f'{theirs}.bias', False
@@ -248,19 +264,26 @@ def parameter_names(config: BertConfig) -> Iterator[tuple[str, str, bool]]:
       for end in (leaf, 'bias'):
         yield (
           f'layers_{layer}/{ours}/{end}',
-          f'encoder.layer.{layer}.{theirs}.{_LEAVES[end]}',
+          f'{prefix}encoder.layer.{layer}.{theirs}.{_LEAVES[end]}',
           end == 'kernel',
         )
 
 
 def read_params(
-  config: BertConfig, weights: Mapping[str, LazyArray]
+  config: BertConfig, weights: Mapping[str, LazyArray], where: str
 ) -> dict[str, Any]:
-  """Reads an encoder's parameters, float32, whatever stands beside them.
+  """Reads an encoder's parameters, float32; other weights are ignored.
+
+  Args:
+    config: The network's shape.
+    weights: Arrays by name.
+    where: The file or folder, for messages.
 
   Raises:
-    EncoderError: some are missing or of another shape; all are named.
+    CheckpointError: Some are missing or of another shape; all are named.
   """
+  if any('.q_lin.' in name for name in weights):
+    weights = distilbert.renamed(weights)
   prefix = next(
     (
       p for p in _PREFIXES if f'{p}embeddings.word_embeddings.weight' in weights
@@ -268,82 +291,87 @@ def read_params(
     None,
   )
   if prefix is None:
-    raise EncoderError(
-      'there is no embeddings.word_embeddings.weight among '
+    raise CheckpointError(
+      f'{where}: there is no embeddings.word_embeddings.weight among '
       f'{len(weights)} arrays: not an encoder of this family'
     )
-  params: dict[str, Any] = {}
-  missing = []
-  for ours, theirs, transposed in parameter_names(config):
-    # Old checkpoints call the norms' parameters gamma and beta.
-    old = theirs.replace('LayerNorm.weight', 'LayerNorm.gamma').replace(
-      'LayerNorm.bias', 'LayerNorm.beta'
-    )
-    name = next(
-      (n for n in (prefix + theirs, prefix + old) if n in weights), ''
-    )
-    if not name:
-      missing.append(prefix + theirs)
-      continue
-    array = np.asarray(weights[name].read(), np.float32)
-    _set(params, ours, np.ascontiguousarray(array.T) if transposed else array)
-  if missing:
-    raise EncoderError(
-      f'{len(missing)} parameters are missing: {", ".join(missing[:5])}'
-      + (', ...' if len(missing) > 5 else '')
-    )
-  _check_shapes(config, params)
+  # Old checkpoints call the norms' parameters gamma and beta.
+  current = {
+    name.replace('Norm.gamma', 'Norm.weight').replace(
+      'Norm.beta', 'Norm.bias'
+    ): array
+    for name, array in weights.items()
+    if name.startswith(prefix)
+  }
+  params = read_named(parameter_names(config, prefix), current, where)
+  check_shapes(init_params, config, params, where)
   return params
 
 
-def _set(tree: dict[str, Any], name: str, value: np.ndarray) -> None:
-  *parents, last = name.split('/')
-  for parent in parents:
-    tree = tree.setdefault(parent, {})
-  tree[last] = value
+def read_named(
+  names: Iterable[tuple[str, str, bool]],
+  weights: Mapping[str, LazyArray],
+  where: str,
+) -> dict[str, Any]:
+  """Reads parameters that have other names and layouts in a file.
 
+  Args:
+    names: (our name, the file's, whether it is transposed) of each.
+    weights: The file's arrays by name.
+    where: The file or folder, for messages.
 
-def _get(tree: Mapping[str, Any], name: str) -> Any:
-  for part in name.split('/'):
-    tree = tree[part]
-  return tree
+  Returns:
+    Nested dict of float32 arrays.
 
-
-def _check_shapes(config: BertConfig, params: Mapping[str, Any]) -> None:
-  d, m = config.emb_dim, config.mlp_dim
-  shapes = {
-    'embeddings/word': (config.vocab_size, d),
-    'embeddings/position': (config.max_positions, d),
-    'embeddings/type': (config.type_vocab_size, d),
-  }
-  wrong = []
-  want: tuple[int, ...]
-  for name, _, _ in parameter_names(config):
-    array = _get(params, name)
-    inner = re.search(r'/(wi|wo)/(kernel|bias)$', name)
-    if name in shapes:
-      want = shapes[name]
-    elif name.endswith('kernel'):
-      want = {'wi': (d, m), 'wo': (m, d)}.get(inner[1] if inner else '', (d, d))
+  Raises:
+    CheckpointError: Some are missing; the first few are named.
+  """
+  arrays = {}
+  missing = []
+  for ours, theirs, transposed in names:
+    if theirs in weights:
+      array = np.asarray(weights[theirs].read(), np.float32)
+      arrays[ours] = np.ascontiguousarray(array.T if transposed else array)
     else:
-      want = (m,) if inner and inner[1] == 'wi' else (d,)
-    if array.shape != want:
-      wrong.append(f'{name} has shape {array.shape}, not {want}')
-  if wrong:
-    raise EncoderError('; '.join(wrong[:5]))
-
-
-def encoder_tensors(
-  config: BertConfig, params: Mapping[str, Any], prefix: str = ''
-) -> dict[str, np.ndarray]:
-  """An encoder's parameters under Hugging Face's names and layouts."""
-  tensors = {}
-  for ours, theirs, transposed in parameter_names(config):
-    array = np.asarray(_get(params, ours))
-    tensors[prefix + theirs] = np.ascontiguousarray(
-      array.T if transposed else array
+      missing.append(theirs)
+  if missing:
+    raise CheckpointError(
+      f'{where}: {len(missing)} parameters are missing: '
+      + ', '.join(missing[:5])
+      + (', ...' if len(missing) > 5 else '')
     )
+  return bundles.nest(arrays)
+
+
+def write_named(
+  names: Iterable[tuple[str, str, bool]], params: Mapping[str, Any]
+) -> dict[str, np.ndarray]:
+  """The inverse of `read_named`: float32 arrays by the file's names."""
+  arrays = dict(bundles.flatten_names(params))
+  tensors = {}
+  for ours, theirs, transposed in names:
+    array = np.asarray(arrays[ours], np.float32)
+    tensors[theirs] = np.ascontiguousarray(array.T if transposed else array)
   return tensors
+
+
+def check_shapes(
+  init: shapes.Init, config: Any, params: Mapping[str, Any], where: str
+) -> None:
+  """Raises CheckpointError, with the diff, unless `init` makes such parameters.
+
+  Args:
+    init: (configuration, random key) -> parameters; not executed.
+    config: The network's configuration.
+    params: Nested or flat dict of arrays.
+    where: The file or folder, for messages.
+  """
+  expected = shapes.param_shapes(init, config)
+  both = (
+    shapes_of(dict(bundles.flatten_names(tree))) for tree in (expected, params)
+  )
+  if text := diff(*both):
+    raise CheckpointError(f'{where}: the weights do not fit:\n{text}')
 
 
 def save_encoder(
@@ -351,19 +379,89 @@ def save_encoder(
   folder: str | os.PathLike[str],
   dtype: str = 'float32',
 ) -> None:
-  """Writes a folder that ``AutoModel.from_pretrained`` loads.
+  """Writes a folder that `AutoModel.from_pretrained` loads.
 
   Args:
-    bundle: the encoder.
-    folder: made if need be; each file appears whole or not at all.
-    dtype: of the stored weights, 'float32' or 'bfloat16'.
+    bundle: The encoder.
+    folder: Made if need be; each file appears whole or not at all.
+    dtype: Of the stored weights, 'float32' or 'bfloat16'.
   """
   path = Path(folder)
   path.mkdir(parents=True, exist_ok=True)
   settings = settings_from_config(bundle.config) | {'dtype': dtype}
-  tensors = encoder_tensors(bundle.config, bundle.params)
+  tensors = write_named(parameter_names(bundle.config), bundle.params)
   write_folder(path, settings, tensors, dtype)
   bundle.tokenizer.save(path)
+
+
+def truncated(bundle: EncoderBundle, layers: int) -> EncoderBundle:
+  """An encoder of the first layers of another, with equal states.
+
+  Args:
+    bundle: The encoder.
+    layers: Number of layers to keep; negative numbers count from the end.
+
+  Returns:
+    The encoder; the same one if it has no more layers.
+
+  Raises:
+    OptionError: There are not so many layers, or states of middle layers are
+      not normalized as those of the last one (XLM-R XL).
+  """
+  depth = bundle.config.num_layers
+  number = layers + depth + 1 if layers < 0 else layers
+  if not 1 <= number <= depth:
+    raise OptionError(f'layer {layers}: the encoder has 1 to {depth}')
+  if number == depth:
+    return bundle
+  if bundle.config.pre_norm:
+    raise OptionError(
+      f'layer {layers}: {bundle.name} has a norm behind its last layer only'
+    )
+  shared = [name for name in bundle.params if not name.startswith('layers_')]
+  kept = [*shared, *(f'layers_{n}' for n in range(number))]
+  return dataclasses.replace(
+    bundle,
+    config=dataclasses.replace(bundle.config, num_layers=number),
+    params={name: bundle.params[name] for name in kept},
+  )
+
+
+def write_mean_pooling(config: BertConfig, folder: Path) -> None:
+  """Writes the files by which `sentence-transformers` averages the states.
+
+  Args:
+    config: The network's shape.
+    folder: An encoder's folder, as `save_encoder` writes it.
+  """
+  kind = 'sentence_transformers.models'
+  (folder / '1_Pooling').mkdir(exist_ok=True)
+  for name, value in (
+    (
+      'modules.json',
+      [
+        {'idx': 0, 'name': '0', 'path': '', 'type': f'{kind}.Transformer'},
+        {'idx': 1, 'name': '1', 'path': '1_Pooling', 'type': f'{kind}.Pooling'},
+      ],
+    ),
+    (
+      'sentence_bert_config.json',
+      {'max_seq_length': config.max_length, 'do_lower_case': False},
+    ),
+    (
+      '1_Pooling/config.json',
+      {
+        'word_embedding_dimension': config.emb_dim,
+        'pooling_mode_cls_token': False,
+        'pooling_mode_mean_tokens': True,
+        'pooling_mode_max_tokens': False,
+        'pooling_mode_mean_sqrt_len_tokens': False,
+      },
+    ),
+  ):
+    with files.write_atomically(folder / name) as out:
+      json.dump(value, out, indent=2)
+      out.write('\n')
 
 
 def write_folder(
@@ -372,9 +470,12 @@ def write_folder(
   tensors: Mapping[str, np.ndarray],
   dtype: str,
 ) -> None:
-  """Writes ``config.json`` and ``model.safetensors``."""
-  kind = np.dtype(ml_dtypes.bfloat16) if dtype == 'bfloat16' else np.float32
-  stored = {name: array.astype(kind) for name, array in tensors.items()}
+  """Writes `config.json` and `model.safetensors`."""
+  if dtype == 'int8':
+    stored = int8.quantize(tensors)
+  else:
+    kind = DTYPES[dtype]
+    stored = {name: array.astype(kind) for name, array in tensors.items()}
   with files.write_atomically(path / WEIGHTS_FILE, 'wb') as out:
     out.write(safetensors.numpy.save(stored, {'format': 'pt'}))
   with files.write_atomically(path / CONFIG_FILE) as out:

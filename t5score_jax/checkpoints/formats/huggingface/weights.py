@@ -1,14 +1,15 @@
 """The weights of a Hugging Face folder, whatever network they are of.
 
 Safetensors or torch's `.bin`, whole or in shards, read when they are asked for
-and never executed. Not here: names and settings (`huggingface.py`,
-`encoders.py`).
+and never executed; int8 (`checkpoints/int8.py`) becomes float32. Not here:
+names and settings (`config.py`, `encoders.py`).
 """
 
 from __future__ import annotations
 
 from pathlib import Path
 
+from t5score_jax.checkpoints import int8
 from t5score_jax.checkpoints.formats import safetensors_files
 from t5score_jax.checkpoints.formats.torch import reader
 from t5score_jax.checkpoints.weights import CheckpointError, LazyArray
@@ -25,7 +26,7 @@ def open_folder(folder: Path) -> dict[str, LazyArray]:
   """
   for name, module in ((SAFETENSORS, safetensors_files), (BIN, reader)):
     if any((folder / f).is_file() for f in (name, f'{name}.index.json')):
-      return module.open_folder(folder)
+      return int8.dequantized(module.open_folder(folder), str(folder))
   raise CheckpointError(
     f'{folder}: has neither {SAFETENSORS} nor {BIN}, nor shards of one '
     '(*.index.json)'

@@ -5,16 +5,17 @@ may name the few functions that rebuild tensors, and gets ours in their place:
 anything else is refused by name. Arrays are read when they are asked for, out
 of the zip entries (torch since 1.6) or the plain sequence (before) in which
 their storages lie. torch is not needed. Not here: safetensors
-(`safetensors_files.py`), and writing (`torch_writer.py`).
+(`formats/safetensors_files.py`), and writing (`formats/torch/writer.py`).
 """
 
 from __future__ import annotations
 
 import collections
 import dataclasses
-import json
+import io
 import math
 import pickle
+import pickletools
 import struct
 import zipfile
 from collections.abc import Mapping
@@ -26,9 +27,9 @@ import numpy as np
 
 from t5score_jax.checkpoints.weights import (
   CheckpointError,
-  Index,
   LazyArray,
   Shape,
+  open_shards,
 )
 
 #: What torch calls its storages, and what lies in them.
@@ -47,6 +48,11 @@ _STORAGES = {
 # The numbers with which the format before zip files begins.
 _MAGIC = 0x1950A86A20F9469CFC6C
 _PROTOCOL = 1001
+# Bytes of a pickle without the weights; a model of 10,000 arrays takes 2 MB.
+_MAX_PICKLE = 256 << 20
+# By how much the number of a memoised object may exceed how many there are:
+# pickles number them in turn, and those that were rewritten leave gaps.
+_MEMO_GAP = 1 << 16
 _ADVICE = (
   'it is not read, as it could run any program; save the model as '
   'safetensors where you trust it'
@@ -69,7 +75,7 @@ class _Storage:
 
 @dataclasses.dataclass(frozen=True)
 class _Tensor:
-  """A view of a storage; places and strides in elements."""
+  """A view of a storage; start and strides in elements."""
 
   storage: _Storage
   start: int
@@ -183,6 +189,23 @@ class _Unpickler(pickle.Unpickler):
     return made
 
 
+def _unpickler(stream: BinaryIO, inert: bool = False) -> _Unpickler:
+  """An unpickler of the pickle at a place of a stream, once it is checked.
+
+  An unpickler makes room for as many memoised objects as the largest number
+  that a pickle gives one: ten bytes would take gigabytes.
+  """
+  start = stream.tell()
+  memoised = 0
+  for opcode, number, _ in pickletools.genops(stream):
+    if 'PUT' in opcode.name or opcode.name == 'MEMOIZE':
+      if isinstance(number, int) and number > memoised + _MEMO_GAP:
+        raise ValueError(f'it numbers an object {number:,}')
+      memoised += 1
+  stream.seek(start)
+  return _Unpickler(stream, inert)
+
+
 def open_folder(
   folder: Path, stem: str = 'pytorch_model'
 ) -> dict[str, LazyArray]:
@@ -200,51 +223,55 @@ def open_folder(
     CheckpointError: A file is missing, damaged, of another format, or would
       run something.
   """
-  index = folder / f'{stem}.bin.index.json'
-  if not index.is_file():
-    return open_file(folder / f'{stem}.bin')
-  try:
-    places = json.loads(index.read_text('utf-8'))['weight_map']
-    names = sorted(set(places.values()))
-  except (ValueError, KeyError, TypeError, AttributeError) as error:
-    raise CheckpointError(
-      f'{index}: not an index of shards ({error!r})'
-    ) from error
-  arrays: dict[str, LazyArray] = {}
-  for name in names:
-    if Path(name).name != name:
-      raise CheckpointError(
-        f'{index}: the shard {name!r} is not in this folder'
-      )
-    arrays.update(open_file(folder / name))
-  if missing := sorted(set(places) - set(arrays)):
-    raise CheckpointError(
-      f'{index}: names {missing[0]}, which its shard does not hold'
-    )
-  return arrays
+  return open_shards(folder / f'{stem}.bin', open_file)
 
 
-def open_file(path: Path, entry: str | None = None) -> dict[str, LazyArray]:
-  """Opens one file; see `open_folder`.
+def open_file(path: Path) -> dict[str, LazyArray]:
+  """Opens one file; see `open_folder`."""
+  return _arrays(path, *_load(path))
 
-  Args:
-    path: The file.
-    entry: Where the weights are in what a training program saved, such as
-      Lightning's 'state_dict'. What lies beside them, and anything but a
-      tensor among them, is left out; objects in there become placeholders
-      that do nothing.
+
+def open_checkpoint(path: Path) -> tuple[dict[str, LazyArray], dict[str, Any]]:
+  """Opens a checkpoint of PyTorch Lightning.
+
+  Other entries are left out; objects in them become placeholders that do
+  nothing.
+
+  Returns:
+    The tensors of its `state_dict`, and the plain values (text, numbers, None,
+    lists of these) of its `hyper_parameters`, if there are any.
+
+  Raises:
+    CheckpointError: The file is missing, damaged or of another format.
   """
+  found, offsets = _load(path, inert=True)
+  weights = found.get('state_dict') if isinstance(found, dict) else None
+  if not isinstance(weights, dict):
+    raise CheckpointError(f"{path}: holds no weights under 'state_dict'")
+  tensors = {n: t for n, t in weights.items() if isinstance(t, _Tensor)}
+  settings = found.get('hyper_parameters')
+  return _arrays(path, tensors, offsets), {
+    name: value
+    for name, value in (settings if isinstance(settings, dict) else {}).items()
+    if _is_plain(value)
+  }
+
+
+def _is_plain(value: Any) -> bool:
+  if isinstance(value, list | tuple):
+    return all(map(_is_plain, value))
+  return value is None or isinstance(value, str | bool | int | float)
+
+
+def _load(path: Path, inert: bool = False) -> tuple[Any, dict[str, int]]:
+  """The object in a file, and the byte at which each storage begins."""
   if not path.is_file():
     raise CheckpointError(f'{path}: no such file: the folder is incomplete')
   try:
     with open(path, 'rb') as stream:
       zipped = zipfile.is_zipfile(stream)
       stream.seek(0)
-      read = _read_zip if zipped else _read_sequence
-      found, places = read(stream, entry is not None)
-    if entry is not None:
-      found = _entry(found, entry)
-    return _arrays(path, found, places)
+      return (_read_zip if zipped else _read_sequence)(stream, inert)
   except CheckpointError as error:
     raise CheckpointError(f'{path}: {error}') from error
   # Unpickling damaged bytes raises almost anything.
@@ -255,38 +282,22 @@ def open_file(path: Path, entry: str | None = None) -> dict[str, LazyArray]:
     ) from error
 
 
-def _entry(found: Any, entry: str) -> dict[str, Any]:
-  """The tensors of one entry of a training program's dictionary."""
-  weights = found.get(entry) if isinstance(found, dict) else None
-  if not isinstance(weights, dict):
-    raise CheckpointError(f'holds no weights under the name {entry!r}')
-  return {
-    name: tensor
-    for name, tensor in weights.items()
-    if isinstance(tensor, _Tensor)
-  }
-
-
-def _read_zip(
-  stream: BinaryIO, inert: bool = False
-) -> tuple[Any, dict[str, int]]:
-  """The object in a zip file, and the byte at which each storage begins."""
+def _read_zip(stream: BinaryIO, inert: bool) -> tuple[Any, dict[str, int]]:
   with zipfile.ZipFile(stream) as archive:
     entries = {info.filename: info for info in archive.infolist()}
     (pickled,) = (n for n in entries if n.endswith('/data.pkl'))
     root = pickled.removesuffix('data.pkl')
+    for name in (pickled, f'{root}byteorder'):
+      if name in entries:
+        _check_size(entries[name])
     if f'{root}byteorder' in entries:
       _check_order(archive.read(f'{root}byteorder') == b'little')
-    with archive.open(pickled) as part:
-      unpickler = _Unpickler(part, inert)
-      found = unpickler.load()
-  places = {}
+    unpickler = _unpickler(io.BytesIO(archive.read(pickled)), inert)
+    found = unpickler.load()
+  offsets = {}
   for key, storage in unpickler.storages.items():
     entry = entries[f'{root}data/{key}']
-    if entry.compress_type != zipfile.ZIP_STORED:
-      raise CheckpointError(
-        f'its part {entry.filename} is compressed; torch compresses none'
-      )
+    _check_stored(entry)
     if entry.file_size < storage.nbytes:
       raise ValueError(
         f'{entry.file_size} bytes in {entry.filename}, not {storage.nbytes}'
@@ -297,34 +308,50 @@ def _read_zip(
       raise ValueError(f'no zip entry at byte {entry.header_offset}')
     # The lengths of its name and of the padding after it.
     lengths = struct.unpack('<HH', header[26:30])
-    places[key] = entry.header_offset + 30 + sum(lengths)
-  return found, places
+    offsets[key] = entry.header_offset + 30 + sum(lengths)
+  return found, offsets
 
 
-def _read_sequence(
-  stream: BinaryIO, inert: bool = False
-) -> tuple[Any, dict[str, int]]:
-  """The same of a file of torch before 1.6: pickles, then storages."""
-  if stream.peek(1)[:1] != b'\x80' or _Unpickler(stream).load() != _MAGIC:  # type: ignore[attr-defined]
+def _read_sequence(stream: BinaryIO, inert: bool) -> tuple[Any, dict[str, int]]:
+  """Reads a file of torch before 1.6: pickles, then storages."""
+  if stream.peek(1)[:1] != b'\x80' or _unpickler(stream).load() != _MAGIC:  # type: ignore[attr-defined]
     raise CheckpointError('not a file that torch wrote')
-  if (protocol := _Unpickler(stream).load()) != _PROTOCOL:
+  if (protocol := _unpickler(stream).load()) != _PROTOCOL:
     raise CheckpointError(f'of version {protocol!r} of the format, not 1001')
-  _check_order(_Unpickler(stream).load()['little_endian'])
-  unpickler = _Unpickler(stream, inert)
+  _check_order(_unpickler(stream).load()['little_endian'])
+  unpickler = _unpickler(stream, inert)
   found = unpickler.load()
-  keys = _Unpickler(stream).load()
-  places = {}
+  keys = _unpickler(stream).load()
+  offsets = {}
   for key in keys:
     storage = unpickler.storages[key]
     count = int.from_bytes(stream.read(8), 'little')
     if count != storage.size:
       raise ValueError(f'{count} elements in {key}, not {storage.size}')
-    places[key] = stream.tell()
+    offsets[key] = stream.tell()
     stream.seek(storage.nbytes, 1)
   end = stream.tell()
   if stream.seek(0, 2) < end:
     raise ValueError(f'it ends before byte {end}')
-  return found, places
+  return found, offsets
+
+
+def _check_stored(entry: zipfile.ZipInfo) -> None:
+  """Refuses what would be inflated: a small file could fill the memory."""
+  if entry.compress_type != zipfile.ZIP_STORED:
+    raise CheckpointError(
+      f'its part {entry.filename} is compressed; torch compresses none'
+    )
+
+
+def _check_size(entry: zipfile.ZipInfo) -> None:
+  """Refuses parts that are read whole but too large for what they hold."""
+  _check_stored(entry)
+  if entry.file_size > _MAX_PICKLE:
+    raise CheckpointError(
+      f'its part {entry.filename} has {entry.file_size:,} bytes, more than '
+      f'the {_MAX_PICKLE:,} that the names and shapes of weights may take'
+    )
 
 
 def _check_order(little: Any) -> None:
@@ -333,44 +360,29 @@ def _check_order(little: Any) -> None:
 
 
 def _arrays(
-  path: Path, found: Any, places: Mapping[str, int]
+  path: Path, found: Any, offsets: Mapping[str, int]
 ) -> dict[str, LazyArray]:
   """Lazy arrays of a dictionary of tensors."""
   if not isinstance(found, dict):
     raise CheckpointError(
-      f'holds a {type(found).__name__}, not weights by name'
+      f'{path}: holds a {type(found).__name__}, not weights by name'
     )
   made: dict[_Tensor, LazyArray] = {}
   arrays = {}
   for name, tensor in found.items():
     if not isinstance(name, str) or not isinstance(tensor, _Tensor):
       raise CheckpointError(
-        f'its entry {name!r} is a {type(tensor).__name__}, not weights: save '
-        'the state_dict of the model alone'
+        f'{path}: its entry {name!r} is a {type(tensor).__name__}, not '
+        'weights: save the state_dict of the model alone'
       )
     if tensor not in made:
-      made[tensor] = _lazy(path, places[tensor.storage.key], tensor)
+      storage = tensor.storage
+      made[tensor] = LazyArray.mapped(
+        path,
+        storage.dtype,
+        offsets[storage.key] + tensor.start * storage.dtype.itemsize,
+        tensor.shape,
+        tensor.strides,
+      )
     arrays[name] = made[tensor]
   return arrays
-
-
-def _lazy(path: Path, place: int, tensor: _Tensor) -> LazyArray:
-  storage, shape = tensor.storage, tensor.shape
-  strides = tuple(step * storage.dtype.itemsize for step in tensor.strides)
-
-  def fetch(index: Index) -> np.ndarray:
-    if not math.prod(shape):
-      return np.zeros(shape, storage.dtype)[index]
-    # Mapped for this part alone, so that what was read before takes no memory.
-    mapped = np.memmap(path, storage.dtype, 'r', place, (storage.size,))
-    view = np.lib.stride_tricks.as_strided(
-      mapped[tensor.start :], shape, strides, subok=False, writeable=False
-    )
-    return np.array(view[index])
-
-  # Along the axes with the smallest steps, reading is cheapest.
-  block = tuple(
-    size if step < max(strides, default=0) else 1
-    for size, step in zip(shape, strides, strict=True)
-  )
-  return LazyArray(shape, storage.dtype, fetch, block)

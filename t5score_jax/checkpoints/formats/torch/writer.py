@@ -1,30 +1,27 @@
 """Writes torch's zip files, so that programs of PyTorch load what we made.
 
 The file that `torch.save` would write for a dictionary of float32 tensors and
-plain settings: a pickle of instructions, and one entry a tensor. torch is not
+plain settings: a pickle, and one entry per tensor. torch is not
 needed, and `torch.load(weights_only=True)` reads it. Not here: reading
-(`torch_files.py`).
+(`formats/torch/reader.py`).
 """
 
 from __future__ import annotations
 
+import collections
+import dataclasses
+import io
 import math
 import os
-import struct
+import pickle
 import zipfile
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, ClassVar
 
 import numpy as np
 
 from t5score_jax.data import files
 
-# The pickle instructions (protocol 2) that are needed, by their names in
-# the library `pickletools`.
-_PROTO, _STOP, _MARK, _TUPLE = b'\x80\x02', b'.', b'(', b't'
-_EMPTY_DICT, _SETITEMS, _EMPTY_LIST, _APPENDS = b'}', b'u', b']', b'e'
-_EMPTY_TUPLE, _REDUCE, _BINPERSID = b')', b'R', b'Q'
-_NONE, _TRUE, _FALSE = b'N', b'\x88', b'\x89'
 _ROOT = 'archive'
 
 
@@ -40,104 +37,82 @@ def write_checkpoint(
     tensors: Its 'state_dict', stored as float32.
     settings: Its 'hyper_parameters': text, numbers, None, lists of these.
   """
-  arrays = list(tensors.values())
-  state = {name: _Place(n) for n, name in enumerate(tensors)}
   content = {
     'epoch': 0,
     'global_step': 0,
     'pytorch-lightning_version': '2.0.0',
-    'state_dict': state,
+    'state_dict': {
+      name: _Tensor(str(n), array.shape)
+      for n, (name, array) in enumerate(tensors.items())
+    },
     'hyper_parameters': dict(settings),
   }
-  pickled = _PROTO + _pickled(content, [a.shape for a in arrays]) + _STOP
+  pickled = io.BytesIO()
+  _Pickler(pickled, protocol=2).dump(content)
   with (
     files.write_atomically(path, 'wb') as out,
     # Uncompressed, as torch maps the entries into memory.
     zipfile.ZipFile(out, 'w', zipfile.ZIP_STORED, allowZip64=True) as archive,
   ):
-    archive.writestr(f'{_ROOT}/data.pkl', pickled)
+    archive.writestr(f'{_ROOT}/data.pkl', pickled.getvalue())
     archive.writestr(f'{_ROOT}/byteorder', b'little')
-    for n, array in enumerate(arrays):
+    for n, array in enumerate(tensors.values()):
       with archive.open(f'{_ROOT}/data/{n}', 'w', force_zip64=True) as entry:
         entry.write(np.ascontiguousarray(array, '<f4').data)
     archive.writestr(f'{_ROOT}/version', b'3\n')
 
 
-class _Place:
-  """The number of a tensor, where its description has to stand."""
+@dataclasses.dataclass(frozen=True)
+class _Global:
+  """A name that the reader of a pickle imports; here nothing is imported."""
 
-  def __init__(self, number: int):
-    self.number = number
+  module: str
+  name: str
+
+  def __call__(self, *unused: Any) -> None:
+    """Pickles store calls of callables only."""
 
 
-def _pickled(value: Any, shapes: Sequence[tuple[int, ...]]) -> bytes:
-  """Instructions that make a value."""
-  if value is None:
-    return _NONE
-  if isinstance(value, bool):
-    return _TRUE if value else _FALSE
-  if isinstance(value, int):
-    return _integer(value)
-  if isinstance(value, float):
-    return b'G' + struct.pack('>d', value)
-  if isinstance(value, str):
-    return _text(value)
-  if isinstance(value, _Place):
-    return _tensor(value.number, shapes[value.number])
-  if isinstance(value, Mapping):
-    items = b''.join(
-      _text(key) + _pickled(item, shapes) for key, item in value.items()
+@dataclasses.dataclass(frozen=True)
+class _Storage:
+  key: str
+  size: int
+
+
+@dataclasses.dataclass(frozen=True)
+class _Tensor:
+  """A contiguous tensor, which the reader makes of its storage."""
+
+  key: str
+  shape: tuple[int, ...]
+
+  def __reduce__(self) -> tuple[Any, ...]:
+    storage = _Storage(self.key, math.prod(self.shape))
+    strides = tuple(
+      math.prod(self.shape[axis + 1 :]) for axis in range(len(self.shape))
     )
-    return _EMPTY_DICT + _MARK + items + _SETITEMS
-  if isinstance(value, Sequence):
-    items = b''.join(_pickled(item, shapes) for item in value)
-    return _EMPTY_LIST + _MARK + items + _APPENDS
-  raise TypeError(f'a {type(value).__name__} cannot be stored: {value!r}')
+    hooks: Any = collections.OrderedDict()
+    return (
+      _Global('torch._utils', '_rebuild_tensor_v2'),
+      (storage, 0, self.shape, strides, False, hooks),
+    )
 
 
-def _integer(value: int) -> bytes:
-  if -(2**31) <= value < 2**31:
-    return b'J' + struct.pack('<i', value)
-  size = value.bit_length() // 8 + 1
-  return b'\x8a' + bytes([size]) + value.to_bytes(size, 'little', signed=True)
+# The pickler in Python: that in C writes names only of what it can import.
+class _Pickler(pickle._Pickler):
+  """Writes names of torch's functions, whether torch is there or not."""
 
+  def persistent_id(self, obj: Any) -> Any:
+    """How torch describes a storage, which lies outside of the pickle."""
+    if isinstance(obj, _Storage):
+      kind = _Global('torch', 'FloatStorage')
+      return ('storage', kind, obj.key, 'cpu', obj.size)
+    return None
 
-def _text(value: str) -> bytes:
-  data = value.encode()
-  return b'X' + struct.pack('<I', len(data)) + data
+  def save_name(self, obj: _Global) -> None:
+    """Writes a name."""
+    name = f'{obj.module}\n{obj.name}\n'.encode()
+    self.write(pickle.GLOBAL + name)  # type: ignore[attr-defined]
 
-
-def _global(module: str, name: str) -> bytes:
-  return f'c{module}\n{name}\n'.encode()
-
-
-def _numbers(values: Sequence[int]) -> bytes:
-  return _MARK + b''.join(_integer(int(n)) for n in values) + _TUPLE
-
-
-def _tensor(number: int, shape: tuple[int, ...]) -> bytes:
-  """A call that rebuilds a contiguous tensor from its storage."""
-  strides = [math.prod(shape[n + 1 :]) for n in range(len(shape))]
-  storage = (
-    _MARK
-    + _text('storage')
-    + _global('torch', 'FloatStorage')
-    + _text(str(number))
-    + _text('cpu')
-    + _integer(math.prod(shape))
-    + _TUPLE
-    + _BINPERSID
-  )
-  hooks = _global('collections', 'OrderedDict') + _EMPTY_TUPLE + _REDUCE
-  return (
-    _global('torch._utils', '_rebuild_tensor_v2')
-    + _MARK
-    + storage
-    + _integer(0)
-    + _numbers(shape)
-    + _numbers(strides)
-    + _FALSE
-    + hooks
-    + _TUPLE
-    + _REDUCE
-  )
+  # Class -> the method that writes its instances.
+  dispatch: ClassVar[Any] = {**pickle._Pickler.dispatch, _Global: save_name}

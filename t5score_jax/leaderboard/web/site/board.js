@@ -1,4 +1,4 @@
-// Sorting, filtering, theme, copying. Without it the page is complete, and still.
+// Sorting, filtering, theme, copying. The page is complete without it.
 'use strict';
 
 const themes = ['system', 'light', 'dark'];
@@ -28,12 +28,12 @@ function sortBy(table, header, descending) {
   const body = table.tBodies[0];
   const rows = [...body.rows].map((row, place) => [valueOf(row, column, kind), place, row]);
   rows.sort(([a, i], [b, j]) => {
-    // What has no value stays below, whichever way.
+    // Rows without a value stay last in both directions.
     if (a === null || b === null) return (a === null) - (b === null) || i - j;
     const order = kind === 'text' ? a.localeCompare(b) : a - b;
     return (descending ? -order : order) || i - j;
   });
-  for (const other of table.tHead.rows[0].cells) other.removeAttribute('aria-sort');
+  for (const other of table.tHead.querySelectorAll('[aria-sort]')) other.setAttribute('aria-sort', 'none');
   header.setAttribute('aria-sort', descending ? 'descending' : 'ascending');
   body.append(...rows.map(([, , row]) => row));
 }
@@ -41,12 +41,12 @@ function sortBy(table, header, descending) {
 function filter(id) {
   const table = document.getElementById(id);
   const words = document.querySelector(`[data-filter=${id}]`).value.toLocaleLowerCase().split(/\s+/);
-  const people = document.querySelector(`[data-people=${id}]`);
+  const machines = document.querySelector(`[data-human=${id}]`);
   let shown = 0;
   for (const row of table.tBodies[0].rows) {
     const text = row.cells[1].textContent.toLocaleLowerCase();
     const hidden = !words.every((word) => text.includes(word))
-      || (people && people.checked && row.classList.contains('people'));
+      || (machines && machines.checked && row.classList.contains('human'));
     row.hidden = hidden;
     shown += !hidden;
   }
@@ -80,8 +80,8 @@ document.addEventListener('DOMContentLoaded', () => {
     for (const sorter of table.querySelectorAll('.sort')) {
       const header = sorter.closest('th');
       sorter.addEventListener('click', () => {
-        const now = header.getAttribute('aria-sort');
-        // Numbers begin with the best, which is the greatest, ranks with the first.
+        const now = header.getAttribute('aria-sort').replace('none', '');
+        // Numbers start with the largest, the best; ranks with the first.
         const rising = header.dataset.kind === 'text' || /^(#|Ranks)$/.test(sorter.textContent);
         sortBy(table, header, now ? now === 'ascending' : !rising);
       });
@@ -92,13 +92,13 @@ document.addEventListener('DOMContentLoaded', () => {
     input.addEventListener('input', () => filter(input.dataset.filter));
     filter(input.dataset.filter);
   }
-  for (const box of document.querySelectorAll('[data-people]')) {
-    box.addEventListener('change', () => filter(box.dataset.people));
+  for (const box of document.querySelectorAll('[data-human]')) {
+    box.addEventListener('change', () => filter(box.dataset.human));
   }
   for (const box of document.querySelectorAll('[data-columns]')) {
-    box.addEventListener('change', () => {
-      document.getElementById(box.dataset.columns).classList.toggle('wide', box.checked);
-    });
+    const table = document.getElementById(box.dataset.columns);
+    table.classList.add('narrow');
+    box.addEventListener('change', () => table.classList.toggle('narrow', !box.checked));
   }
   for (const each of document.querySelectorAll('[data-copy]')) {
     each.hidden = false;

@@ -1,0 +1,1 @@
+"""Metrics under the interfaces of sacrebleu and Hugging Face's evaluate."""

@@ -1,0 +1,1 @@
+"""The module that Hugging Face evaluate loads."""

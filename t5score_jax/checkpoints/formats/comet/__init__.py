@@ -1,0 +1,1 @@
+"""Unbabel COMET's checkpoints."""

@@ -1,0 +1,1 @@
+"""Compares and mines texts of two languages without parallel data."""

@@ -1,0 +1,1 @@
+"""Minimum Bayes risk decoding and reranking with any metric."""

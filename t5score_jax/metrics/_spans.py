@@ -1,0 +1,98 @@
+"""Error spans: from probabilities of tags, and what they cost.
+
+As COMET decodes them, so that scores that depend on spans are the same. Not a
+metric by itself (hence the underscore).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+
+import numpy as np
+
+from t5score_jax.metrics import base
+from t5score_jax.nn import unified
+
+#: Points of an error by severity; XCOMET (Guerreiro et al. 2024), section 3.
+POINTS = {'minor': 1, 'major': 5, 'critical': 10}
+_MOST_POINTS = 25
+
+
+@dataclasses.dataclass(frozen=True)
+class ErrorSpan:
+  """An error in a hypothesis.
+
+  Attributes:
+    start: Its first character.
+    end: The character after its last.
+    severity: One of the network's labels, such as 'minor'.
+    confidence: The mean probability of its tokens' tags, [0, 1].
+  """
+
+  start: int
+  end: int
+  severity: str
+  confidence: float
+
+
+@dataclasses.dataclass(frozen=True, repr=False, eq=False)
+class Scores(base.Scores):
+  """Scores of segments, and the errors found in each hypothesis.
+
+  Attributes:
+    spans: For each segment its errors in order; None where the network has no
+      tags. With several references those of the best.
+  """
+
+  spans: Sequence[tuple[ErrorSpan, ...]] | None = None
+
+
+def decode(
+  probabilities: np.ndarray,
+  offsets: Sequence[tuple[int, int]],
+  labels: Sequence[str],
+  threshold: float | None = None,
+) -> tuple[ErrorSpan, ...]:
+  """Finds the spans that tags say.
+
+  Neighbouring tokens with an error are one span, of the severity of the first
+  of them. As in COMET, the special tokens around the text are tagged too, and
+  a span that lasts to the end of the sequence does not count.
+
+  Args:
+    probabilities: Of each token's tags, [tokens, 1 + labels].
+    offsets: The place of each token in the hypothesis; (0, 0) of special ones.
+    labels: The severities.
+    threshold: A token is an error where its severities' probabilities sum to
+      more than this; None or 0: where a severity is the most probable tag.
+  """
+  severities = probabilities[:, 1:]
+  tags = probabilities.argmax(1)
+  if threshold:
+    wrong = severities.sum(1) > threshold
+    tags = np.where(wrong, 1 + severities.argmax(1), unified.NO_ERROR)
+  spans = []
+  begin = None
+  for place, tag in enumerate(tags):
+    if tag != unified.NO_ERROR and begin is None:
+      begin = place
+    elif tag == unified.NO_ERROR and begin is not None:
+      chosen = range(begin, place)
+      spans.append(
+        ErrorSpan(
+          offsets[begin][0],
+          # A special token at the end stands nowhere in the text.
+          max(offsets[n][1] for n in chosen),
+          labels[tags[begin] - 1],
+          float(np.mean([probabilities[n, tags[n]] for n in chosen])),
+        )
+      )
+      begin = None
+  return tuple(spans)
+
+
+def mqm(spans: Sequence[ErrorSpan]) -> float:
+  """XCOMET's score of a hypothesis' errors, in [0, 1]; 1 for none."""
+  points = sum(POINTS.get(span.severity, 0) for span in spans)
+  return (_MOST_POINTS - min(points, _MOST_POINTS)) / _MOST_POINTS

@@ -1,0 +1,1 @@
+"""One loaded metric over HTTP."""
