@@ -23,8 +23,8 @@ _CONFIG = T5Config(
   num_encoder_layers=5,
   num_decoder_layers=4,
 )
-# The program itself takes 300, the blocks on their way 100 to 400, by how the
-# threads of TensorStore happen to run; with the whole model it would be 1,270.
+# The program itself takes 200, the blocks on their way 200 to 500, by how the
+# threads of TensorStore happen to run; with the whole model it would be 1,170.
 _LIMIT_MIB = 900
 
 # Not getrusage(): its peak goes on from that of the process that forked, here
