@@ -49,16 +49,35 @@ def parser() -> argparse.ArgumentParser:
   result.add_argument(
     '--only', nargs='+', metavar='NAME', choices=ORDER, help=', '.join(ORDER)
   )
-  result.add_argument('--quick', action='store_true')
-  result.add_argument('--data', metavar='DIR', help='real texts')
-  result.add_argument('--platform', choices=tuple(_JAX_PLATFORM), default='cpu')
   result.add_argument(
-    '--peers', metavar='PYTHON', default=str(BUILD / 'bench-peers/bin/python')
+    '--quick',
+    action='store_true',
+    help='smaller sizes, to see that all of it runs',
+  )
+  result.add_argument('--data', metavar='DIR', help='real texts')
+  result.add_argument(
+    '--platform',
+    choices=tuple(_JAX_PLATFORM),
+    default='cpu',
+    help='device that JAX computes on (default: %(default)s)',
+  )
+  result.add_argument(
+    '--peers',
+    metavar='PYTHON',
+    default=str(BUILD / 'bench-peers/bin/python'),
+    help='the interpreter of the environment with benchmarks/peers.txt '
+    '(default: %(default)s)',
   )
   result.add_argument(
     '--rounds', type=int, default=2, help='after the first (default: 2)'
   )
-  result.add_argument('--output', type=pathlib.Path, metavar='DIR')
+  result.add_argument(
+    '--output',
+    type=pathlib.Path,
+    metavar='DIR',
+    help='folder of the results (default: benchmarks/results, which '
+    'BENCHMARKS.md shows; with --quick build/bench/quick)',
+  )
   return result
 
 

@@ -30,7 +30,12 @@ def parser() -> argparse.ArgumentParser:
     'work', type=pathlib.Path, help='the work folder of crossvalidate'
   )
   result.add_argument('records', help='the --input of crossvalidate')
-  result.add_argument('--batch_size', type=int, default=40)
+  result.add_argument(
+    '--batch_size',
+    type=int,
+    default=40,
+    help='instances a step (default: %(default)s)',
+  )
   result.add_argument(
     '--steps', type=int, default=200, help='steps timed with vectors'
   )

@@ -55,10 +55,31 @@ def parser() -> argparse.ArgumentParser:
     part = parts.add_parser(name)
     part.add_argument('sources', help='one sentence per line')
     part.add_argument('targets', help='their translations, line by line')
-    part.add_argument('-m', '--model', default='e5-small')
-    part.add_argument('--work', type=pathlib.Path, required=True)
-    part.add_argument('-o', '--output', type=pathlib.Path, required=True)
-    part.add_argument('--rounds', type=positive, default=3)
+    part.add_argument(
+      '-m',
+      '--model',
+      default='e5-small',
+      help='name or folder of an encoder (default: %(default)s)',
+    )
+    part.add_argument(
+      '--work',
+      type=pathlib.Path,
+      required=True,
+      help='folder of what is kept between calls',
+    )
+    part.add_argument(
+      '-o',
+      '--output',
+      type=pathlib.Path,
+      required=True,
+      help='JSON file of the results',
+    )
+    part.add_argument(
+      '--rounds',
+      type=positive,
+      default=3,
+      help='turns, whose medians are reported (default: %(default)s)',
+    )
     part.add_argument(
       '--peer',
       nargs=2,
@@ -66,13 +87,26 @@ def parser() -> argparse.ArgumentParser:
       help="an interpreter and the published program's checkout",
     )
     if name == 'distances':
-      part.add_argument('--pairs', type=positive, default=1000)
+      part.add_argument(
+        '--pairs',
+        type=positive,
+        default=1000,
+        help='pairs whose distance is taken (default: %(default)s)',
+      )
       part.add_argument(
         '--encoded', type=positive, default=100, help='pairs that are encoded'
       )
     else:
-      part.add_argument('--sizes', default='3625,7250,14500,29000')
-      part.add_argument('--distance_sizes', default='500,1000,2000')
+      part.add_argument(
+        '--sizes',
+        default='3625,7250,14500,29000',
+        help='numbers of sentences, by cosine (default: %(default)s)',
+      )
+      part.add_argument(
+        '--distance_sizes',
+        default='500,1000,2000',
+        help='numbers of sentences, by distance (default: %(default)s)',
+      )
   return result
 
 

@@ -341,8 +341,18 @@ def main() -> int:
   parser = argparse.ArgumentParser(
     description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
   )
-  parser.add_argument('--data', type=pathlib.Path, metavar='DIR')
-  parser.add_argument('--reference', type=pathlib.Path, metavar='CHECKOUT')
+  parser.add_argument(
+    '--data',
+    type=pathlib.Path,
+    metavar='DIR',
+    help='folder with the WMT20 data',
+  )
+  parser.add_argument(
+    '--reference',
+    type=pathlib.Path,
+    metavar='CHECKOUT',
+    help='a checkout of mt-metrics-eval',
+  )
   args = parser.parse_args()
   reference = load_reference(args.reference)
   rows = Rows()

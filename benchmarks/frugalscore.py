@@ -54,7 +54,12 @@ def parser() -> argparse.ArgumentParser:
   result = argparse.ArgumentParser(
     description='Times a miniature beside MoverScore.'
   )
-  result.add_argument('pairs', nargs='+', metavar='PAIRS [NAME=VALUE]')
+  result.add_argument(
+    'pairs',
+    nargs='+',
+    metavar='PAIRS [NAME=VALUE]',
+    help='files of records that are scored, with their columns',
+  )
   result.add_argument(
     '--student', default='frugalscore-tiny', help='a name or a folder'
   )

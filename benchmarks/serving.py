@@ -110,9 +110,25 @@ def made_up(
 def main() -> None:
   """Prints the table."""
   parser = argparse.ArgumentParser(description=__doc__)
-  parser.add_argument('-m', '--model', default='t5score-tiny')
-  parser.add_argument('--clients', type=int, nargs='+', default=[1, 8, 64])
-  parser.add_argument('--requests', type=int, default=1000)
+  parser.add_argument(
+    '-m',
+    '--model',
+    default='t5score-tiny',
+    help='name or folder (default: %(default)s)',
+  )
+  parser.add_argument(
+    '--clients',
+    type=int,
+    nargs='+',
+    default=[1, 8, 64],
+    help='numbers of clients at once (default: 1 8 64)',
+  )
+  parser.add_argument(
+    '--requests',
+    type=int,
+    default=1000,
+    help='for each number of clients (default: %(default)s)',
+  )
   parser.add_argument('--texts', type=int, default=1, help='of a request')
   args = parser.parse_args()
   requests = made_up(args.model, args.requests, args.texts)

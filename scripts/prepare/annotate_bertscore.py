@@ -39,7 +39,13 @@ def parser() -> argparse.ArgumentParser:
     description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
   )
   result.add_argument('records', help='TSV or JSONL, as t5score reads them')
-  result.add_argument('-o', '--output', required=True, metavar='FILE')
+  result.add_argument(
+    '-o',
+    '--output',
+    required=True,
+    metavar='FILE',
+    help='JSONL of the records with both ratings',
+  )
   result.add_argument(
     '--encoder',
     required=True,

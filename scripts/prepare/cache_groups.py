@@ -44,7 +44,12 @@ def parser() -> argparse.ArgumentParser:
     help="SentencePiece model, 'bytes', or a model's name or folder",
   )
   result.add_argument(
-    '-o', '--output', required=True, type=pathlib.Path, metavar='FOLDER'
+    '-o',
+    '--output',
+    required=True,
+    type=pathlib.Path,
+    metavar='FOLDER',
+    help='folder that gets a folder of arrays for each bucket',
   )
   result.add_argument(
     '--name',

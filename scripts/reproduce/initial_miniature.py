@@ -61,7 +61,13 @@ def parser() -> argparse.ArgumentParser:
   result.add_argument(
     'encoder', metavar='ENCODER', help='folder of the encoder'
   )
-  result.add_argument('-o', '--output', required=True, metavar='FOLDER')
+  result.add_argument(
+    '-o',
+    '--output',
+    required=True,
+    metavar='FOLDER',
+    help='a new folder in the layout of Hugging Face',
+  )
   result.add_argument(
     '--start',
     choices=('matching', 'truncated'),
@@ -118,7 +124,12 @@ def parser() -> argparse.ArgumentParser:
     default=-1,
     help="the encoder's layer that defines similarity (default: the last)",
   )
-  result.add_argument('--seed', type=int, default=0)
+  result.add_argument(
+    '--seed',
+    type=int,
+    default=0,
+    help='of the random weights (default: %(default)s)',
+  )
   return result
 
 

@@ -41,8 +41,16 @@ def parser() -> argparse.ArgumentParser:
   result = argparse.ArgumentParser(
     description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
   )
-  result.add_argument('--vocabulary', required=True, metavar='FILE')
-  result.add_argument('-o', '--output', required=True, metavar='FOLDER')
+  result.add_argument(
+    '--vocabulary', required=True, metavar='FILE', help='SentencePiece model'
+  )
+  result.add_argument(
+    '-o',
+    '--output',
+    required=True,
+    metavar='FOLDER',
+    help='a new folder, a bundle',
+  )
   result.add_argument(
     '--gin_file',
     default='models/t5score_tiny.gin',
@@ -68,7 +76,12 @@ def parser() -> argparse.ArgumentParser:
     help="share of an embedding's variance from the encoder, 0 to 1 "
     '(default: %(default)s)',
   )
-  result.add_argument('--seed', type=int, default=0)
+  result.add_argument(
+    '--seed',
+    type=int,
+    default=0,
+    help='of the random weights (default: %(default)s)',
+  )
   return result
 
 

@@ -32,7 +32,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
   parser.add_argument('first', help='name or folder of a cross-encoder')
   parser.add_argument('second', help='another of the same shape')
   parser.add_argument(
-    '-o', '--output', type=pathlib.Path, required=True, metavar='FOLDER'
+    '-o',
+    '--output',
+    type=pathlib.Path,
+    required=True,
+    metavar='FOLDER',
+    help='a new folder in the layout of Hugging Face',
   )
   parser.add_argument(
     '--share', type=float, default=0.5, help='0 to 1 (default: %(default)s)'

@@ -94,12 +94,28 @@ def parser() -> argparse.ArgumentParser:
   )
   for part in (matching, contrast):
     part.add_argument('mono', type=Path, help='folder of the corpora')
-    part.add_argument('-m', '--model', default='e5-small')
+    part.add_argument(
+      '-m',
+      '--model',
+      default='e5-small',
+      help='name or folder of an encoder (default: %(default)s)',
+    )
     part.add_argument('--pairs', default=','.join(TASKS), help='de-en,...')
-    part.add_argument('-o', '--output', type=Path, required=True)
+    part.add_argument(
+      '-o',
+      '--output',
+      type=Path,
+      required=True,
+      help='JSON file of results, which grows with each call',
+    )
     part.add_argument('--plot', type=Path, help='.png, .svg or .pdf')
   matching.add_argument('--layers', default='0,4,12', help='layers to compare')
-  matching.add_argument('--rounds', type=int, default=5)
+  matching.add_argument(
+    '--rounds',
+    type=int,
+    default=5,
+    help='of mining and estimating (default: %(default)s)',
+  )
   matching.add_argument(
     '--share',
     type=float,
@@ -108,7 +124,12 @@ def parser() -> argparse.ArgumentParser:
     '(default and paper: %(default)s); at least 100',
   )
   contrast.add_argument('--layer', type=int, help='keep the first N layers')
-  contrast.add_argument('--work', type=Path, required=True)
+  contrast.add_argument(
+    '--work',
+    type=Path,
+    required=True,
+    help='folder of the encoders of all rounds',
+  )
   for name, default in (
     ('rounds', 3),
     ('best', 300),

@@ -258,7 +258,12 @@ def main() -> int:
     description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
   )
   parser.add_argument('data', type=pathlib.Path, help='folder with the data')
-  parser.add_argument('models', nargs='*', metavar='[NAME=]MODEL')
+  parser.add_argument(
+    'models',
+    nargs='*',
+    metavar='[NAME=]MODEL',
+    help='what `t5score score -m` takes, with the name of its row',
+  )
   parser.add_argument(
     '--lexical',
     default=','.join(LEXICAL),
@@ -269,7 +274,13 @@ def main() -> int:
     default=','.join(SETS),
     help='which of %(default)s to measure; wmt17 alone to choose a model',
   )
-  parser.add_argument('--bootstrap', type=int, default=1000, metavar='N')
+  parser.add_argument(
+    '--bootstrap',
+    type=int,
+    default=1000,
+    metavar='N',
+    help='samples of a comparison (default: %(default)s)',
+  )
   parser.add_argument(
     '--scores',
     type=pathlib.Path,
@@ -277,7 +288,10 @@ def main() -> int:
     help='folder that keeps scores',
   )
   parser.add_argument(
-    '--table', choices=('text', 'markdown', 'latex', 'json'), default='text'
+    '--table',
+    choices=('text', 'markdown', 'latex', 'json'),
+    default='text',
+    help='(default: %(default)s)',
   )
   args = parser.parse_args()
   sets = tuple(args.sets.split(','))

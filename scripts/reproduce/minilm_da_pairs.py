@@ -36,14 +36,57 @@ def main(arguments: list[str] | None = None) -> int:
   parser = argparse.ArgumentParser(
     description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
   )
-  _record_files.add_argument(parser, '--input', action='append', required=True)
-  _record_files.add_argument(parser, '--held-out', action='append', default=[])
-  parser.add_argument('--encoder', default='minilm')
-  parser.add_argument('--limit', type=int, default=4000)
-  parser.add_argument('--characters', type=int, default=480)
-  parser.add_argument('--perturbed', type=int, default=3000)
-  parser.add_argument('--seed', type=int, default=0)
-  parser.add_argument('-o', '--output', type=pathlib.Path, required=True)
+  _record_files.add_argument(
+    parser,
+    '--input',
+    action='append',
+    required=True,
+    help='judged records: ' + _record_files.HELP,
+  )
+  _record_files.add_argument(
+    parser,
+    '--held-out',
+    action='append',
+    default=[],
+    help='records whose texts are in no pair, as for --input',
+  )
+  parser.add_argument(
+    '--encoder',
+    default='minilm',
+    help="BERTScore's, a name or a folder (default: %(default)s)",
+  )
+  parser.add_argument(
+    '--limit',
+    type=int,
+    default=4000,
+    help='pairs of a language pair at most (default: %(default)s)',
+  )
+  parser.add_argument(
+    '--characters',
+    type=int,
+    default=480,
+    help='of both texts together at most; longer pairs are left out '
+    '(default: %(default)s)',
+  )
+  parser.add_argument(
+    '--perturbed',
+    type=int,
+    default=3000,
+    help='number of perturbed references (default: %(default)s)',
+  )
+  parser.add_argument(
+    '--seed',
+    type=int,
+    default=0,
+    help='of the choice and of the perturbations (default: %(default)s)',
+  )
+  parser.add_argument(
+    '-o',
+    '--output',
+    type=pathlib.Path,
+    required=True,
+    help='JSONL of hypothesis, reference and target',
+  )
   args = parser.parse_args(arguments)
   rng = np.random.default_rng(args.seed)
   judged = read(args)

@@ -27,7 +27,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
   parser = argparse.ArgumentParser(
     description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
   )
-  parser.add_argument('pairs', type=pathlib.Path, metavar='PAIRS')
+  parser.add_argument(
+    'pairs',
+    type=pathlib.Path,
+    metavar='PAIRS',
+    help='JSONL of hypothesis and reference',
+  )
   parser.add_argument(
     '--teacher',
     action='append',
@@ -35,7 +40,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     metavar='METRIC[:OPTION=VALUE,...]',
     help='a metric, as for `t5score retention`; may be given several times',
   )
-  parser.add_argument('-o', '--output', type=pathlib.Path, required=True)
+  parser.add_argument(
+    '-o',
+    '--output',
+    type=pathlib.Path,
+    required=True,
+    help='JSONL of the pairs with their targets',
+  )
   args = parser.parse_args(arguments)
   try:
     _run(args.pairs, args.teacher, args.output)

@@ -39,8 +39,15 @@ def parser() -> argparse.ArgumentParser:
   result.add_argument(
     '--encoder', help='name or folder of an encoder that reads the texts'
   )
-  result.add_argument('--folds', type=int, default=10)
-  result.add_argument('--seed', type=int, default=0, help='number of folds')
+  result.add_argument(
+    '--folds', type=int, default=10, help='number of them (default: 10)'
+  )
+  result.add_argument(
+    '--seed',
+    type=int,
+    default=0,
+    help='of the division into folds (default: 0)',
+  )
   result.add_argument(
     '--strengths',
     type=lambda text: [float(x) for x in text.split(',')],

@@ -71,8 +71,9 @@ def _tokenizer(name: str) -> str:
   """COMET's repositories hold no tokenizer."""
   if name.endswith('22-cometkiwi-da'):
     return 'tokenizer: microsoft/infoxlm-large'
-  if name.lower().endswith(('-xl', '-xxl')):
-    return 'tokenizer: facebook/xlm-roberta-xl'
+  for size in ('xl', 'xxl'):
+    if name.lower().endswith(f'-{size}'):
+      return f'tokenizer: facebook/xlm-roberta-{size}'
   return 'tokenizer: FacebookAI/xlm-roberta-large'
 
 
@@ -97,7 +98,7 @@ MODELS = (
   _metricx('google/metricx-24-hybrid-xl-v2p6', 3700),
   _metricx('google/metricx-24-hybrid-xxl-v2p6', 13000),
   Published(
-    'MingZhong/unieval-sum', ('unieval',), 770, '', 'source and reference'
+    'MingZhong/unieval-sum', ('unieval',), 783, '', 'source and reference'
   ),
   Published(
     'facebook/bart-large-cnn',
@@ -131,6 +132,6 @@ MODELS = (
   _t5('google/mt5-base', 580),
   _t5('google/mt5-large', 1200),
   _t5('google/mt5-xl', 3700),
-  _t5('google/t5-v1_1-base', 250),
+  _t5('google/t5-v1_1-base', 248),
   Published('openai-community/gpt2', ('lm',), 124, 'MIT', 'nothing'),
 )
