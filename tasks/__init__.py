@@ -1,5 +1,5 @@
-"""SeqIO tasks and mixtures, one file a corpus; installed as t5score_jax.tasks.
+"""SeqIO tasks and mixtures, a file per corpus; installed as t5score_jax.tasks.
 
-Importing a module of this package registers its tasks. Nothing that scores
-imports it.
+Importing a module of this package registers its tasks. Scoring does not import
+it.
 """

@@ -1,7 +1,7 @@
 """Agreement of a model's scores with ratings, for SeqIO's evaluations.
 
-The metric that tasks of judgments carry, so that `t5x.eval`, or any program
-that runs `seqio.Evaluator` with a model's `score_batch`, reports it. Not for
+The metric of tasks of judgments. `t5x.eval`, or any program that runs
+`seqio.Evaluator` with a model's `score_batch`, reports it. Not for
 meta-evaluation: that is `t5score correlate`, with the statistics of the field.
 """
 
@@ -18,7 +18,7 @@ class Agreement(seqio.metrics.CollectingMetric):
   """Counts correctly ranked pairs of different ratings within an example.
 
   Reads one score per hypothesis: [examples, 2] of pairs, [examples, n] of
-  groups, n at least the size of the largest group. Gives
+  groups, n at least the size of the largest group. Returns
 
       pair_accuracy   the share of pairs whose better hypothesis scores
                       higher; a tie of scores counts as wrong

@@ -5,8 +5,8 @@ folders of `seqio.add_global_cache_dirs`, without parsing and tokenizing.
 SeqIO's own program needs Apache Beam, which is worthwhile for corpora of many
 gigabytes; this module needs no Beam and runs in one process.
 
-It writes all that SeqIO writes: TFRecord shards, `info.*.json`,
-`stats.*.json` and, at the end, `COMPLETED`; a folder appears under its name
+It writes the same files as SeqIO: TFRecord shards, `info.*.json`,
+`stats.*.json` and, at the end, `COMPLETED`. A folder appears under its name
 only when it is complete. `scripts/prepare/cache_tasks.py` is the command.
 """
 

@@ -1,8 +1,8 @@
 """Rows of delimited files as corpora are published, with and without a header.
 
 Adds to `t5score_jax.data.tables` what published corpora need: required columns,
-CSV quoting that is detected, and files without a header. Errors name file, line
-and field; no row is skipped.
+detection of CSV quoting, and files without a header. Errors name file, line and
+field; no row is skipped.
 """
 
 from __future__ import annotations

@@ -2,8 +2,8 @@
 
 `WmtDa` converts a folder of WMT direct assessments (layout: `wmt_da`) to
 TFRecord shards, which load fast, in parallel and on many hosts, and which
-`seqio.TfdsDataSource` reads. Each year and language pair makes two splits,
-`2017_de_en_reference` and `2017_de_en_source`; an example is a reference (or a
+`seqio.TfdsDataSource` reads. Each year and language pair has two splits,
+`2017_de_en_reference` and `2017_de_en_source`. An example is a reference (or a
 source) with all its rated hypotheses.
 
     datasets.build('my/wmt_da', 'my/tfds')
@@ -112,7 +112,7 @@ def build(
   data_dir: str | os.PathLike[str],
   rating: str = 'z',
 ) -> WmtDa:
-  """Builds the dataset from a folder; does nothing if it is built already.
+  """Builds the dataset from a folder, unless it is already built.
 
   Args:
     folder: The judgments, in the layout of `wmt_da`.

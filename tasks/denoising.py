@@ -1,8 +1,9 @@
 """Span corruption over plain text (Raffel et al. 2020, T5, section 3.1.4).
 
-Spans of tokens, 15% of all with a mean length of 3, are replaced by one
-sentinel each in the inputs; the targets are the sentinels with the tokens they
-stand for. Sentinels are the vocabulary's last ids, `<extra_id_0>` first.
+15% of the tokens, in spans with a mean length of 3, are removed from the
+inputs, and one sentinel replaces each span. The targets are the sentinels, each
+followed by the tokens it replaces. Sentinels are the vocabulary's last ids,
+`<extra_id_0>` first.
 
 Layout of a folder: `NAME.txt`, `NAME.validation.txt`, `NAME.test.txt` (each
 also with `.gz`), one text per line. For each NAME the task `denoising_NAME`,

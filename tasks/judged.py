@@ -1,8 +1,8 @@
 """Tasks of human judgments: pairs and groups, against reference or source.
 
-The common part of corpora of judgments: `wmt_da`, `mqm` and `multisumm` provide
-a reader of their layout and get, for each part (a year, a test set) and
-language pair,
+Shared by corpora of judgments: `wmt_da`, `mqm` and `multisumm` provide a reader
+of their layout and get, for each part (a year, a test set) and language pair,
+the tasks
 
     CORPUS_PART_LP_pairs           equation 3's pairs, in both directions
     CORPUS_PART_LP_groups          a reference with all its hypotheses
@@ -14,13 +14,13 @@ sampled by p^0.5: `CORPUS_PART_KIND` for each part and `CORPUS_KIND` for all.
 Train pairs with `feature_converters.PairFeatureConverter`, groups with
 `feature_converters.GroupFeatureConverter`.
 
-Also here is the project's own corpus format: a folder of records (TSV or
+`register` reads the project's own corpus format: a folder of records (TSV or
 JSONL, `t5score_jax.data.records`) named `[PART.]LP.jsonl`, as
-`scripts/prepare/judgments.py` writes them: `register`, tasks `judged_...`. With
+`scripts/prepare/judgments.py` writes them. Its tasks are `judged_...`. With
 `T5SCORE_DATA` set, importing this module registers `T5SCORE_DATA/judged`
 (`environment`).
 
-Not for choosing the judgments: that is `t5score_jax.data.judgments`.
+Not for selecting judgments: that is `t5score_jax.data.judgments`.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ class Options:
     `preprocessors.DIRECTIONS`.
     merge_identical: Whether to merge equal hypotheses of a group, with the mean
       of their ratings.
-    leave_out: Returns, for the name of a system, whether to leave it out.
+    leave_out: Takes a system's name and returns whether to leave it out.
   """
 
   rating: str = 'z'

@@ -1,8 +1,8 @@
 """A small made-up corpus for trying out training without data.
 
 A few hundred English sentences about who does what, where and when. Each part
-has two wordings, so that every sentence has paraphrases; and each has four
-"translations" whose ratings measure how much of it they keep. Nothing is read
+has two wordings, so every sentence has paraphrases. Each sentence has four
+"translations", whose ratings measure how much of it they keep. Nothing is read
 or downloaded: the corpus is computed deterministically. Tasks:
 
     made_up          a sentence -> another wording of it
@@ -10,8 +10,8 @@ or downloaded: the corpus is computed deterministically. Tasks:
     made_up_groups   a sentence with its four rated translations
 
 each with the splits `train` and `validation`, in bytes. `segments` gives the
-judgments as records, for an evaluator. Not for measuring: a good score only
-shows that training works.
+judgments as records, for an evaluator. Not a benchmark: a good score only shows
+that training works.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ def meanings(split: str) -> list[Meaning]:
 
 
 def sentence(meaning: Meaning, wordings: Meaning) -> str:
-  """Words a meaning.
+  """Puts a meaning into words.
 
   >>> sentence((0, 0, 0, 0), (0, 0, 0, 0))
   'the kid buys a rock here'

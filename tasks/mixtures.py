@@ -1,9 +1,9 @@
 """Mixtures of tasks in which languages are sampled by p^0.5.
 
 With n_l examples in language l, a language's share is proportional to
-(n_l / n)^0.5, so that small languages are seen more often than their size says
-(Qin et al. 2022, T5Score: the sampling of its training program). Within a
-language, its tasks share by their size. Not for reading the tasks' data.
+(n_l / n)^0.5, so small languages are sampled more often than by their size (Qin
+et al. 2022, T5Score: the sampling of its training program). Within a language,
+tasks are sampled by their size. Not for reading the tasks' data.
 """
 
 from __future__ import annotations

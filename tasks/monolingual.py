@@ -1,7 +1,7 @@
 """Tasks for language models: an empty input, and a plain text as the target.
 
-A T5 that is trained on them is a causal language model of its targets: its
-decoder reads an input of `</s>` alone, as for the metric `lm`
+A T5 trained on these tasks is a causal language model of the targets: its
+input is only `</s>`, as for the metric `lm`
 (`crosslingual/language_model.py`).
 
 Layout of a folder: `NAME.txt`, `NAME.validation.txt`, `NAME.test.txt` (each

@@ -6,9 +6,9 @@ folder:
     mqm_TESTSET_LP.tsv                 one row per error that a rater found
     mqm_TESTSET_LP.avg_seg_scores.tsv  optional: the average of each segment
 
-where LP is written `ende`. The columns `system doc doc_id seg_id rater source
-target category severity` are read, others not; the marked error span
-(`<v>...</v>`) is unmarked. Other files (`.no-postedits`, `psqm_...`) are not
+where LP is written `ende`. Only the columns `system doc doc_id seg_id rater
+source target category severity` are read; the markers of the error span
+(`<v>...</v>`) are removed. Other files (`.no-postedits`, `psqm_...`) are not
 read.
 
 A segment's rating `mqm` is minus the mean over raters of the sum of its
@@ -16,8 +16,8 @@ errors' weights: a major error 5, a minor 1, minor punctuation 0.1, a
 non-translation 25, all else 0. So it is at most 0, and larger is better. A
 file of averages overrides this.
 
-These files have no references, but rate human translations as systems; one of
-them is the reference: the first by name, or `reference_system`.
+These files have no references but rate human translations as systems. One of
+these is used as the reference: the first by name, or `reference_system`.
 
 Tasks and mixtures are those of `judged`, with the test set as the part, such as
 `mqm_newstest2020_en_de_pairs`, `mqm_newstest2020_groups_source`. With
@@ -197,7 +197,7 @@ def _references(
 def _read_averages(path: str) -> dict[tuple[str, str], float] | None:
   """Reads `....avg_seg_scores.tsv`: system, score (or None), segment id.
 
-  Published with spaces, with tabs, and with both.
+  Published files are separated by spaces, by tabs, or by both.
   """
   stem = path.removesuffix('.gz').removesuffix('.tsv')
   beside = f'{stem}.avg_seg_scores.tsv'

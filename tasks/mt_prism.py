@@ -1,8 +1,9 @@
 """MT-prism (Thompson and Post 2020): translations among 39 languages.
 
-The corpus is a collection of public ones (WikiMatrix, Global Voices, EuroParl,
-SETimes, United Nations; Qin et al. 2022, T5Score, appendix A.9.2), each with
-two layouts in use. Both are read, anywhere under the folder, also with `.gz`:
+The corpus is a collection of public corpora (WikiMatrix, Global Voices,
+EuroParl, SETimes, United Nations; Qin et al. 2022, T5Score, appendix A.9.2).
+Two layouts are in use. Both are read, anywhere under the folder, also with
+`.gz`:
 
     WikiMatrix.XX-YY.tsv       margin score, text in XX, text in YY, tabs, no
                                header; any NAME

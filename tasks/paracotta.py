@@ -1,15 +1,15 @@
 """ParaCotta (Aji et al. 2022): paraphrases in 17 languages.
 
 Layout, as published: one tab-separated file without a header for each
-language, whose second and third columns are the two paraphrases; files that
-hold the two columns only are read as well. The file's name holds the language
-code (`en.tsv`, `paracotta_en.txt`, `en-para.tsv.gz`), once.
+language, whose second and third columns are the two paraphrases. Files with
+only these two columns are read as well. The file's name contains the language
+code (`en.tsv`, `paracotta_en.txt`, `en-para.tsv.gz`) once.
 
-Pairs whose lexical BLEU is from 0 to 20 are kept, those that are lexically
-diverse (Qin et al. 2022, T5Score, appendix A.9.2): sacrebleu's sentence BLEU of
-the second against the first, Chinese with sacrebleu's `zh` tokenizer, the rest
-with `13a`. BLEU is computed while reading; `scripts/prepare/paracotta.py`
-filters files in advance.
+Only lexically diverse pairs, with a lexical BLEU from 0 to 20, are kept (Qin et
+al. 2022, T5Score, appendix A.9.2). Lexical BLEU is sacrebleu's sentence BLEU of
+the second against the first, with sacrebleu's tokenizer `zh` for Chinese and
+`13a` for the rest. BLEU is computed while reading;
+`scripts/prepare/paracotta.py` filters files in advance.
 
 For each language the tasks `paracotta_LANG` and `paracotta_LANG_both`
 (see `parallel`), and the mixtures `paracotta` and

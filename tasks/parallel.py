@@ -128,7 +128,7 @@ def task_name(*parts: str) -> str:
 def split_files(
   paths: Sequence[pathlib.Path], endings: Sequence[str]
 ) -> dict[str, dict[str, list[pathlib.Path]]]:
-  """Sorts `NAME[.SPLIT].ENDING[.gz]` by name and split; others are ignored.
+  """Groups `NAME[.SPLIT].ENDING[.gz]` by name and split, ignoring other files.
 
   Returns:
     The files of each split by NAME.

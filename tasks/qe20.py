@@ -9,11 +9,11 @@ z_mean model_scores`, of which `original`, `translation`, `z_mean` (rating `z`)
 and `mean` (rating `da`) are read. The blind `test20` files lack the ratings;
 use those with gold labels.
 
-Each source has one translation, so that a pair cannot share its source:
-equation 3 is applied to two segments of a language pair, each with its own
-source. The segments of a split are paired at random, seeded and differently in
-each epoch, within windows of 256; a segment whose partner has the same rating
-or that is left over is not used in that epoch.
+Each source has one translation, so the hypotheses of a pair cannot share a
+source. Equation 3 is therefore applied to two segments of a language pair, each
+with its own source. The segments of a split are paired at random within windows
+of 256, with a seed and differently in each epoch. A segment is not used in an
+epoch if its partner has the same rating or if it is left over.
 
     qe20_LP_pairs     for example qe20_en_de_pairs, train / validation / test
     qe20_pairs        their mixture, sampled by p^0.5
@@ -153,7 +153,7 @@ def across_segments(
   directions: Sequence[str] = preprocessors.DIRECTIONS,
   window: int = WINDOW,
 ) -> tf.data.Dataset:
-  """Pairs segments at random, within windows, the better one first.
+  """Pairs segments at random within windows, with the better one first.
 
   Args:
     dataset: Groups of one, as `preprocessors.tokenize_judgments` leaves

@@ -1,10 +1,10 @@
 """A SeqIO data source that reads files with a Python generator.
 
-All tasks that read a corpus in its published layout use it. It is
-deterministic: files in a given order or in one that depends on the seed, and
-the examples of each in the file's order or shuffled by the seed. A reader's
+All tasks that read a corpus in its published layout use it. Its order is
+deterministic: files come in the given order or in one that depends on the seed,
+and the examples of each file in its order or shuffled with the seed. A reader's
 error names file, line and field. Files are read once before the first batch to
-count examples, so that errors are raised early and unchanged.
+count examples, so errors are raised early and unchanged.
 
 Not for very large corpora that are read repeatedly: cache these tasks
 (`caching`).
@@ -34,7 +34,7 @@ JUDGED_GROUP = {
 
 
 class FileSource(seqio.DataSource):
-  """Examples that a Python function reads from files; a file is a shard."""
+  """Examples that a Python function reads from files; each file is a shard."""
 
   def __init__(
     self,

@@ -1,8 +1,8 @@
 """SeqIO vocabularies that equal those of `t5score_jax.data.vocab`.
 
-SeqIO's own classes, created from the same specification, so that TensorFlow's
-tokenizers run in the input pipeline and T5X gets the classes that it expects. A
-test compares the ids. Not here: training a vocabulary (`scripts/`).
+SeqIO's own classes, created from the same specification. TensorFlow's
+tokenizers thus run in the input pipeline, and T5X gets the classes that it
+expects. A test compares the ids. Not here: training a vocabulary (`scripts/`).
 """
 
 from __future__ import annotations

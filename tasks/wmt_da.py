@@ -11,7 +11,7 @@ collections): comma-separated with a header of
     raw      0 to 100 (or `raw_score`)         -> rating `raw`
     year     2017 (or in the file's name, `2017-da.csv`)
     system   may be missing, as in the large collections; then human
-             translations are unknown, and none is left out
+             translations cannot be identified, and none is left out
     annotators, domain   not used; `domain` separates equal texts of two
              domains
 
