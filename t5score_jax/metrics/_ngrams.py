@@ -96,7 +96,7 @@ def count(
     np.int64,
   )
   text = np.repeat(np.arange(len(sequences)), lengths)
-  # Adjacent items in the same text.
+  # Items from this one to the end of the same text.
   left = np.repeat(np.cumsum(lengths), lengths) - np.arange(len(ids))
   start = np.arange(len(ids))
   gram = ids

@@ -129,7 +129,7 @@ class CountingMetric(base.Metric):
     self, scorer: sacrebleu.metrics.base.Metric, counts: np.ndarray
   ) -> float:
     # A list: sacrebleu's smoothing adds to slices in place; only a list's slice
-  # is a copy.
+    # is a copy.
     score = scorer._compute_score_from_stats(counts.tolist()).score
     # + 0.0 makes the zero of an error rate 0.0, not -0.0.
     return self._sign * score + 0.0
