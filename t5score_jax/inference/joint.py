@@ -108,7 +108,7 @@ class JointScorer(encoding.RowEncoder):
   def _joined(
     self, inputs: Sequence[tuple[str, ...]]
   ) -> tuple[list[list[int]], list[list[int]], list[int], int]:
-    """Ids, segments, hypothesis lengths, and the number of truncated texts."""
+    """Ids, segments, hypothesis lengths; the number of truncated sequences."""
     texts = list(dict.fromkeys(text for row in inputs for text in row))
     encoded = dict(
       zip(

@@ -40,8 +40,8 @@ Text = str | tuple[int, ...]
 # The paper truncates at 1,024 tokens.
 DEFAULT_MAX_LENGTH = 1024
 
-# Tokens per batch. On a CPU, a batch of few tokens has little padding and is
-# enough for a core; an accelerator has to be filled.
+# Tokens per batch. A batch of few tokens has little padding and keeps one core
+# busy; an accelerator has to be filled.
 _BATCH_TOKENS_PER_CORE = 1024
 _MOST_CPU_BATCH_TOKENS = 16384
 _ACCELERATOR_BATCH_TOKENS = 32768
