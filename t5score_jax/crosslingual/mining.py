@@ -178,8 +178,8 @@ def nearest_centroids(
     k: Number of targets.
     backend: See `neighbours.nearest`.
   """
-  # |x - y|^2 = |x|^2 - 2 (x y - |y|^2 / 2): with one more dimension, the largest
-  # dot products give the smallest distances.
+  # |x - y|^2 = |x|^2 - 2 (x y - |y|^2 / 2): with one more dimension, the
+  # largest dot products give the smallest distances.
   ones = np.ones((len(sources), 1))
   half = -0.5 * np.sum(targets**2, 1, keepdims=True)
   x = np.concatenate([sources, ones], 1).astype(np.float32)
