@@ -198,7 +198,7 @@ def _centred_isotonic(
 
 
 def least_segments(folds: int) -> int:
-  """Returns the number of rated segments with distinct ids for `folds` folds.
+  """Returns how many rated segments with distinct ids `folds` folds require.
 
   The segments outside the largest fold must suffice for a fit.
 

@@ -1,6 +1,6 @@
 """MetricX-23 and MetricX-24: an mT5 that predicts an error score.
 
-The prediction is the logit of one piece at the first decoder step. It lies
+The prediction is the logit of one piece at the first decoder step. It is
 between 0 (perfect) and 25, like MQM scores (Juraska et al. 2023, 2024). The
 scores here are negated, so that higher is better as for every metric: 0 at
 best, -25 at worst. The signature says `sign:negated`. With several references,

@@ -2,7 +2,7 @@
 
 COMET's regressor (Rei et al. 2020) reads a hypothesis, a source and optionally
 a reference. Each is encoded separately, mixed over layers and pooled to one
-vector. The vectors, their products and differences go through a feed-forward
+vector. Products and differences of the vectors go through a feed-forward
 network. COMES (2022, section 3) has one output per quality dimension. Not here:
 encoders (`nn/bert.py`) and losses (`models/losses.py`).
 """
@@ -449,7 +449,7 @@ def widen(
   config: RegressorConfig,
   outputs: Sequence[str],
 ) -> tuple[Params, RegressorConfig]:
-  """Copies a single output to several, the start of training COMES_MT.
+  """Copies a single output to several; COMES_MT is trained from the result.
 
   Args:
     params: Parameters of a regressor with one output.
