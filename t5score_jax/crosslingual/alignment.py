@@ -1,9 +1,9 @@
 """Word pairs that are likely translations, from an encoder alone.
 
-As awesome-align does without fine-tuning (Dou and Neubig 2021), which UScore
-takes its word pairs from: of all dot products of source and target states in
-one middle layer, the softmax over targets and that over sources; a pair of
-words is aligned where both exceed a threshold.
+Follows awesome-align without fine-tuning (Dou and Neubig 2021), from which
+UScore takes its word pairs. Dot products of source and target states in one
+middle layer are normalized by a softmax over targets and by one over sources.
+Two words are aligned if both probabilities exceed a threshold.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ def align(
   Args:
     sources: States of the source's words, not normalised, float [n, width].
     targets: States of the target's words, float [m, width].
-    threshold: Least probability in both directions, in [0, 1).
+    threshold: Minimum probability in both directions, in [0, 1).
 
   Returns:
     Pairs of a source and a target word, int [pairs, 2], in ascending order.

@@ -1,9 +1,9 @@
-"""Corpora of one language as vectors on disk, encoded shard by shard.
+"""Monolingual corpora as vectors on disk, encoded shard by shard.
 
-Shards are files that appear whole, so that an interrupted run resumes with the
-first missing one. On disk a sentence takes 4 bytes per number of its vector
-(`SentenceVectors`), or 2 bytes per number of each of its words (`WordVectors`).
-In memory there is one shard, and what is mapped of the others.
+Shard files are written atomically, so an interrupted run resumes with the first
+missing one. On disk, a sentence takes 4 bytes per dimension of its vector
+(`SentenceVectors`), or 2 bytes per dimension of each of its words
+(`WordVectors`). Memory holds one shard, and the mapped parts of the others.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def shards(count: int) -> list[range]:
 
 
 def save(path: Path, **arrays: Any) -> None:
-  """Writes named arrays to `path`, completely or not at all."""
+  """Writes named arrays to `path` atomically."""
   with files.write_atomically(path, 'wb') as out:
     np.savez(out, **arrays)
 
@@ -101,7 +101,7 @@ class _Vectors:
     return self._count
 
   def _vector(self, encoded: Encoded, states: np.ndarray) -> np.ndarray:
-    """What is kept of a sentence's states, float32 [tokens, width]."""
+    """Returns what is stored of a sentence's states, [tokens, width]."""
     raise NotImplementedError
 
   def _write(self, path: Path, found: list[np.ndarray]) -> None:
@@ -142,7 +142,7 @@ class WordVectors(_Vectors, Sequence[np.ndarray]):
     super().__init__(*args, **options)
     self._starts = [rows.start for rows in shards(self._count)]
     self._vectors = [np.load(path, mmap_mode='r') for path in self._paths]
-    # Where each sentence's words begin and end within its shard.
+    # Start and end of each sentence's words within its shard.
     self._ends = [
       np.concatenate([[0], np.cumsum(np.load(_counts_of(path)))])
       for path in self._paths

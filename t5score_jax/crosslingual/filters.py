@@ -1,8 +1,8 @@
-"""Which sentences, and which pairs, are worth mining.
+"""Filters sentences and pairs for mining.
 
-As UScore's program filters its corpora (Belouadi and Eger 2023, appendix B):
-sentences of 3 to 30 tokens in the expected language, each once; pairs whose
-texts overlap by at most half, as near copies teach nothing. Needs the extra
+Follows UScore's program (Belouadi and Eger 2023, appendix B). It keeps
+sentences of 3 to 30 tokens in the expected language, each once, and pairs whose
+texts overlap by at most half, since near copies teach nothing. Needs the extra
 `mining`.
 """
 
@@ -18,9 +18,10 @@ from rapidfuzz.distance import Levenshtein
 
 from t5score_jax.errors import OptionError
 
-#: Tokens are what spaces separate; in languages without them, characters.
+#: Tokens are separated by spaces; in languages without spaces, a token is a
+#: character.
 SHORTEST, LONGEST = 3, 30
-#: The largest similarity of two texts; see `overlap`.
+#: The maximum similarity of two texts; see `overlap`.
 MOST_OVERLAP = 0.5
 
 _WITHOUT_SPACES = frozenset(('ja', 'km', 'lo', 'my', 'th', 'zh'))
@@ -28,10 +29,10 @@ _WITHOUT_SPACES = frozenset(('ja', 'km', 'lo', 'my', 'th', 'zh'))
 
 @dataclasses.dataclass(frozen=True)
 class Filtered:
-  """What is left of a corpus.
+  """A filtered corpus.
 
   Attributes:
-    lines: The indices of the sentences that are kept, in ascending order.
+    lines: The indices of the kept sentences, in ascending order.
     dropped: Number of dropped sentences by reason.
   """
 
@@ -51,11 +52,11 @@ def sentences(
     texts: N sentences.
     language: ISO 639-1 code; sentences that are identified as another language
       are dropped. '' keeps all languages.
-    shortest: Least number of tokens.
-    longest: Largest number of tokens.
+    shortest: Minimum number of tokens.
+    longest: Maximum number of tokens.
 
   Raises:
-    OptionError: The language is not one that can be identified.
+    OptionError: The language cannot be identified.
     ImportError: py3langid is needed and not installed.
   """
   identify = _identifier(language) if language else None

@@ -1,23 +1,23 @@
-"""UScore's language model term: how probable is a text by itself?
+"""UScore's language model term: the probability of a text by itself.
 
-LM(y) of Belouadi and Eger (2023), section 2.1 and equation 2: the mean
-log-probability of the tokens of a hypothesis under a causal language model, in
-natural logarithms; at most 0, higher is more fluent. Two kinds of models serve:
+LM(y) of Belouadi and Eger (2023), section 2.1 and equation 2, is the mean
+log-probability of a hypothesis' tokens under a causal language model (natural
+logarithm). It is at most 0; higher is more fluent. Two kinds of models work:
 
     GPT-2   p(token | tokens before it). With `first='begin'` the model's
-            begin-of-text token stands before the text, so that every token is
-            scored; with `first='skip'` nothing does, and the mean is over the
-            tokens from the second on, as in the published program.
+            begin-of-text token precedes the text, so every token is scored.
+            With `first='skip'` nothing does, and the mean is over the tokens
+            from the second on, as in the published program.
     T5      the decoder given an empty input, which is `</s>` alone. Every
             token is scored, and `</s>` after the last (equation 1 of T5Score).
 
-The published program gives a text of one token or none 0, the best score that
-there is. Here a blank text, and one without a token to score, has the score of
-a model that knows nothing: -ln(size of the vocabulary). An empty hypothesis is
+The published program gives a text of at most one token the score 0, the best
+possible. Here a blank text, or a text without a token to score, has the score
+of a uniform model: -ln(size of the vocabulary). An empty hypothesis is
 therefore worse than any text that the model predicts better than by chance.
 
-Texts longer than the model reads are cut, and counted. Not here: the networks
-(`nn/gpt2.py`, `nn/t5.py`), the metric (`metrics/lm.py`).
+Texts longer than the model's maximum are truncated and counted. Not here: the
+networks (`nn/gpt2.py`, `nn/t5.py`), the metric (`metrics/lm.py`).
 """
 
 from __future__ import annotations
@@ -67,13 +67,13 @@ def load(model: str | os.PathLike[str]) -> EncoderBundle | Bundle:
   """Loads a language model.
 
   Args:
-    model: A Hugging Face folder of GPT-2, or what `loading.load_model` takes
-      for a T5: a name or a folder.
+    model: A Hugging Face folder of GPT-2; or, for a T5, a name or a folder as
+      in `loading.load_model`.
 
   Raises:
     FileNotFoundError: There is no such model.
-    CheckpointError: It is damaged.
-    OptionError: It is a model of another kind.
+    CheckpointError: The model is damaged.
+    OptionError: The model is of another kind.
   """
   path = kinds.folder(model)
   kind = kinds.of(path)
@@ -95,7 +95,7 @@ class LanguageModel:
 
   Args:
     model: From `load`, or its argument.
-    first: 'begin' or 'skip', see above; T5 knows 'begin' only.
+    first: 'begin' or 'skip', see above; T5 supports only 'begin'.
     max_length: Tokens per text (T5: `</s>` included). Default: GPT-2's
       positions, which are also the maximum; for T5 see `placement.Placed`.
     **options: See `placement.Devices`.
@@ -105,7 +105,7 @@ class LanguageModel:
     max_length: Tokens per text.
     dtype: The data type of the computation.
     floor: The score of a text without a token to score.
-    lowercase: Whether texts are lower-cased, as a T5's settings may say.
+    lowercase: Whether texts are lower-cased, which a T5's settings may require.
 
   Raises:
     OptionError: A value is out of range, or GPT-2's vocabulary has no
@@ -153,11 +153,11 @@ class LanguageModel:
     texts: Sequence[str],
     progress: placement.Progress | None = None,
   ) -> TextScores:
-    """Scores texts; each distinct one once.
+    """Scores texts, each distinct one once.
 
     Args:
       texts: N texts.
-      progress: Called with the number of distinct texts done, and of all.
+      progress: Called with the number of distinct texts done and their total.
 
     Raises:
       ScoringError: A score is not finite: the weights are unusable.
@@ -226,7 +226,7 @@ class CausalScorer(encoding.RowEncoder):
           f"vocabulary; first '{SKIP}' scores without it"
         )
       self._begin = [config.begin_id]
-    # Some tokenizers put tokens around a text, which are not the text's.
+    # Some tokenizers add tokens around a text that are not part of it.
     (empty,) = self.tokenizer.encode_batch([''], self.max_length)
     self._around = len(empty.ids)
 
@@ -289,7 +289,7 @@ class DecoderScorer:
   """A T5 on all local devices, with an empty input.
 
   Args:
-    model: The model; of its settings, `max_length` and `lowercase` count.
+    model: The model; of its settings, `max_length` and `lowercase` are used.
     max_length: Tokens per text, `</s>` included.
     spread: Whether all processes share the work; see `placement.Devices`.
     **options: Likewise.

@@ -1,4 +1,4 @@
-"""Precision of sentence matching: are translations each other's neighbours?
+"""Precision of sentence matching: are translations nearest neighbours?
 
 The measure of UScore's Figure 3 (Belouadi and Eger 2023, section 4.1, parallel
 sentence matching) on two aligned lists of sentences. Not here: the search
@@ -22,18 +22,18 @@ def precision(
   n: int = 1,
   backend: str = 'auto',
 ) -> float:
-  """P@n: the share of queries with their translation among the n nearest.
+  """P@n: the share of queries whose translation is among the n nearest.
 
   Args:
     queries: Unit vectors, float32 [count, width].
     base: Unit vectors of their translations, in the same order.
-    texts: The texts of `base`: an equal text is as good as the translation
-      itself, whose rank among equal ones is not defined.
+    texts: The texts of `base`. A text equal to the translation counts as
+      correct, since ranks among equal texts are undefined.
     n: Number of neighbours.
     backend: See `neighbours.nearest`.
 
   Returns:
-    In [0, 1].
+    The precision, in [0, 1].
 
   Raises:
     InputError: There are no sentences, or the lists differ in length.

@@ -1,4 +1,4 @@
-"""Sentence pairs of two languages that are likely translations, from vectors.
+"""Mines sentence pairs that are likely translations, from vectors.
 
     by_margin     sentence vectors: the ratio margin of Artetxe and Schwenk,
                   equation 5 of UScore (Belouadi and Eger 2023, section 3.2),
@@ -6,8 +6,9 @@
     by_distance   word vectors: the nearest by centroid, and among them the
                   exact word mover's distance (section 3.1)
 
-Every sentence is in one pair at most, the best ones first. Not here: texts and
-encoders (`crosslingual/corpus.py`), filters (`crosslingual/filters.py`).
+Every sentence is in at most one pair; the best pairs come first. Not here:
+texts and encoders (`crosslingual/corpus.py`), filters
+(`crosslingual/filters.py`).
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ import numpy as np
 
 from t5score_jax.crosslingual import neighbours, transport
 
-#: Neighbours: of the ratio margin (k = 5), of word mover's mining (k = 20).
+#: Neighbours for the ratio margin (k = 5) and word mover's mining (k = 20).
 MARGIN_NEIGHBOURS, DISTANCE_NEIGHBOURS = 5, 20
 
 # Called with the number of source sentences done and their total.
@@ -56,7 +57,7 @@ class Pairs:
 
 
 def no_pairs() -> Pairs:
-  """What is found where there is nothing to compare."""
+  """The result if there is nothing to compare."""
   none = np.zeros(0, np.int64)
   return Pairs(none, none, np.zeros(0, np.float32))
 
@@ -120,8 +121,8 @@ def ratio_margin(
 ) -> np.ndarray:
   """Equation 5 from the mean cosines of both sentences' neighbours, [P].
 
-  Where these means are not positive, the ratio would reward dissimilarity: the
-  margin is -inf.
+  If the sum of these means is not positive, the ratio would reward
+  dissimilarity; the margin is then -inf.
   """
   around = (around_source + around_target) / 2
   positive = around > 0
@@ -141,8 +142,8 @@ def by_distance(
   Args:
     source_words: The unit vectors of each source sentence's words, [n_i,
       width], mapped if the source is mapped.
-    target_words: Likewise of target sentences.
-    k: Number of targets, the nearest by centroid, that are compared exactly.
+    target_words: Likewise for target sentences.
+    k: Number of targets, nearest by centroid, that are compared exactly.
     backend: See `neighbours.nearest`.
     progress: Called after every sentence.
   """
@@ -177,8 +178,8 @@ def nearest_centroids(
     k: Number of targets.
     backend: See `neighbours.nearest`.
   """
-  # |x - y|^2 = |x|^2 - 2 (x y - |y|^2 / 2): the largest products of vectors
-  # with one more number are the smallest distances.
+  # |x - y|^2 = |x|^2 - 2 (x y - |y|^2 / 2): with one more dimension, the
+  # largest dot products give the smallest distances.
   ones = np.ones((len(sources), 1))
   half = -0.5 * np.sum(targets**2, 1, keepdims=True)
   x = np.concatenate([sources, ones], 1).astype(np.float32)
@@ -189,7 +190,7 @@ def nearest_centroids(
 def nearest_exactly(
   words: np.ndarray, candidates: Sequence[tuple[int, np.ndarray]]
 ) -> tuple[int, float]:
-  """The candidate at the smallest word mover's distance, and the distance.
+  """The candidate with the smallest word mover's distance, and the distance.
 
   Candidates whose relaxed distance is not below the best exact one are skipped
   (prefetch and prune, Kusner et al. 2015, section 4.3).
@@ -203,7 +204,7 @@ def nearest_exactly(
     costs = [transport.cost(words, vectors) for _, vectors in candidates]
     bounds = np.array([transport.relaxed(one) for one in costs])
   else:
-    # One product of all candidates, cut at the ends of their words.
+    # One product for all candidates, split at the ends of their words.
     all_costs = transport.cost(
       words, np.concatenate([vectors for _, vectors in candidates])
     )
@@ -224,7 +225,7 @@ def one_to_one(
   sources: np.ndarray, targets: np.ndarray, scores: np.ndarray
 ) -> Pairs:
   """Keeps each sentence's best pair, from the best pair downwards."""
-  # Ties in the order of the corpus, so that results do not depend on blocks.
+  # Ties are in corpus order, so results do not depend on blocks.
   order = np.lexsort((targets, sources, -scores))
   kept: list[int] = []
   used_sources: set[int] = set()

@@ -1,7 +1,7 @@
 """Nearest neighbours among unit vectors, exact on hosts, sharded on devices.
 
-All backends go through the base in blocks and keep the best k of each query,
-so that memory is bounded by the block and k, not by the product of the sizes:
+All backends process the base in blocks and keep the best k of each query, so
+memory is bounded by the block and k, not by the product of the sizes:
 
     faiss        exact, all cores of the host (faiss-cpu, extra `mining`)
     jax          matrix products and top-k on all local devices, the base
@@ -25,7 +25,7 @@ import numpy as np
 from t5score_jax.errors import OptionError
 
 BACKENDS = ('auto', 'faiss', 'jax', 'approximate')
-# Rows of the base and of queries that are multiplied at a time: 0.5 GB.
+# Rows of the base and of queries multiplied at a time: 0.5 GB.
 _BLOCK = 2**17
 _QUERIES = 2**10
 
@@ -39,8 +39,8 @@ def nearest(
     queries: Float32 [n, width]; of unit length for cosines.
     base: Float32 [m, width], an array or a memory map.
     k: Number of neighbours, at least 1; at most m are found.
-    backend: 'faiss', 'jax', 'approximate', or 'auto': faiss if this process
-      runs on CPUs and has it, else jax.
+    backend: 'faiss', 'jax', 'approximate', or 'auto': faiss if it is installed
+      and this process runs on CPUs, else jax.
 
   Returns:
     Products float32 [n, min(k, m)], the largest first, and rows of the base
@@ -48,7 +48,7 @@ def nearest(
 
   Raises:
     OptionError: An option is out of range.
-    ImportError: The backend is 'faiss', which is not installed.
+    ImportError: The backend is 'faiss', but it is not installed.
   """
   shards = (
     (start, base[start : start + _BLOCK])
@@ -63,7 +63,7 @@ def nearest_in_shards(
   k: int,
   backend: str = 'auto',
 ) -> tuple[np.ndarray, np.ndarray]:
-  """As `nearest`, with a base that comes in shards.
+  """Like `nearest`, with a base in shards.
 
   Args:
     queries: Float32 [n, width].
@@ -94,7 +94,7 @@ def resolve(backend: str) -> str:
 
   Raises:
     OptionError: There is no such backend.
-    ImportError: It is 'faiss', which is not installed.
+    ImportError: It is 'faiss', but faiss is not installed.
   """
   if backend not in BACKENDS:
     raise OptionError(f'backend {backend!r}: use one of {", ".join(BACKENDS)}')

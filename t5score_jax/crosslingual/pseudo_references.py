@@ -1,10 +1,10 @@
 """Pseudo references: translations of sources, to compare hypotheses with.
 
 UScore (Belouadi and Eger 2023, section 3.1) translates the source and compares
-the hypothesis with the translation, in one language. The translations come
-from a T5 model, for example of `fitting/translator.py`, or from a file of the
-user's. Not here: the comparison (`metrics/wmd.py`), translating files in bulk
-(`t5score infer`).
+the hypothesis with the translation, in one language. The translations come from
+a T5 model, for example one trained by `fitting/translator.py`, or from the
+user's file. Not here: the comparison (`metrics/wmd.py`), translating files in
+bulk (`t5score infer`).
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ from t5score_jax.data.files import RecordError
 from t5score_jax.errors import InputError, OptionError
 from t5score_jax.inference import generation, search
 
-#: Columns of a file of translations, of a user's or of `t5score infer`.
+#: Columns of a translations file, from the user or from `t5score infer`.
 COLUMNS = (('source', 'translation'), ('inputs', 'prediction'))
 
-# Characters of a source in a message.
+# Maximum characters of a source in a message.
 _SHOWN = 60
 
 # Called with the number of sources done and their total.
@@ -35,13 +35,12 @@ Progress = Callable[[int, int], None]
 class PseudoReferences:
   """Translations of sources, by a model or from a file.
 
-  Nothing is kept between calls; within a call each distinct source is
-  translated once. The translation of a source without words, spaces alone, is
-  the empty text.
+  Nothing is cached between calls; within a call each distinct source is
+  translated once. A source with only white space has an empty translation.
 
   Attributes:
-    truncated: Number of distinct sources of the last call that were longer
-      than the model reads, and cut.
+    truncated: Number of distinct sources of the last call that exceeded the
+      model's maximum length and were truncated.
   """
 
   def __init__(
@@ -59,15 +58,15 @@ class PseudoReferences:
         with a header or JSONL, with `source` and `translation` (or `inputs`
         and `prediction`, as `t5score infer` writes). Sources in a file are
         matched without regard to the amount of white space.
-      beams: Width of the model's beam search; 1 for greedy search.
+      beams: Beam width of the model; 1 means greedy search.
       max_tokens: Maximum number of tokens of a translation, `</s>` included.
-      **options: Of `inference.placement.Placed`, for a model.
+      **options: Options of `inference.placement.Placed`, for a model.
 
     Raises:
       FileNotFoundError: There is no such file or model.
-      RecordError: The file is malformed, or translates a source twice, in
-        different ways.
-      OptionError: A value is out of range, or there are beams for a file.
+      RecordError: The file is malformed, or has two different translations of
+        a source.
+      OptionError: A value is out of range, or beams are set for a file.
     """
     self.truncated = 0
     self._file: Mapping[str, str] | None = None
@@ -95,7 +94,7 @@ class PseudoReferences:
     }
 
   def identity(self) -> dict[str, str]:
-    """What the translations depend on, for signatures.
+    """Returns what the translations depend on, for signatures.
 
     Returns:
       `pseudo`, the model's or the file's name with twelve digits of a SHA-256
@@ -124,7 +123,7 @@ class PseudoReferences:
       N translations, some of which may be empty.
 
     Raises:
-      InputError: A file does not have a source.
+      InputError: The file lacks a source.
       ScoringError: The model's probabilities are not finite.
     """
     self.truncated = 0
@@ -159,7 +158,7 @@ class PseudoReferences:
 
 
 def _read(path: Path) -> dict[str, str]:
-  """Reads a file: translations by source."""
+  """Reads translations by source from a file."""
   found: dict[str, str] = {}
   for line, source, translation in translations.read(path, *COLUMNS):
     if found.setdefault(_key(source), translation) != translation:

@@ -1,17 +1,17 @@
-"""Maps from the vectors of one language into the space of another.
+"""Linear maps from the vectors of one language into the space of another.
 
-Multilingual encoders put translations close, but not together. From word
-pairs that are likely translations of each other, two linear maps are
-estimated, and applied to the source side (Zhao et al. 2020; Belouadi and Eger
-2023, section 3.1):
+Multilingual encoders place translations close together, but not at the same
+point. Two kinds of linear maps are estimated from word pairs that are likely
+translations of each other, and applied to the source side (Zhao et al. 2020;
+Belouadi and Eger 2023, section 3.1):
 
     CLP   the rotation that brings sources to targets: orthogonal Procrustes,
           W = U V^T of the singular value decomposition X^T Y = U S V^T
     UMD   removes the direction in which the languages differ most: the first
           right-singular vector v of X - Y; x - (x v) v
 
-Vectors have unit length before and after the map. A map is a small file,
-which states the encoder, layer and languages that it is for.
+Vectors have unit length before and after the map. A map is a small file that
+records its encoder, layer and languages.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _DAMAGED = (safetensors.SafetensorError, ValueError, KeyError, TypeError)
 
 
 class RemapError(InputError):
-  """A file holds no map, or a map for another encoder."""
+  """A file holds no map or a map for another encoder."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -119,7 +119,7 @@ def estimate(
 
 
 def save(chosen: Map, path: str | os.PathLike[str]) -> None:
-  """Writes a map, completely or not at all."""
+  """Writes a map atomically."""
   about = dataclasses.asdict(chosen)
   weights = np.ascontiguousarray(about.pop('weights'), np.float32)
   data = safetensors.numpy.save(

@@ -1,8 +1,8 @@
-"""Maps from texts: pairs of sentences, then pairs of words, then a map.
+"""Estimates maps from texts: sentence pairs, then word pairs, then a map.
 
-UScore's iterated remapping (Belouadi and Eger 2023, section 3.1). The pairs of
-sentences are mined from monolingual texts, or are given ones, of parallel text
-(appendix C). Not here: estimation from vectors (`crosslingual/remap.py`).
+UScore's iterated remapping (Belouadi and Eger 2023, section 3.1). The sentence
+pairs are mined from monolingual texts, or given as parallel text (appendix C).
+Not here: estimation from vectors (`crosslingual/remap.py`).
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ class Settings:
   Attributes:
     method: 'umd' or 'clp'.
     rounds: Rounds of mining and estimation; a round mines with the map of the
-      one before.
-    share: Pairs of sentences that are used, as a share of the sources.
-    k: Nearest sentences by centroid that are compared exactly.
+      previous one.
+    share: Number of sentence pairs used, as a share of the sources.
+    k: Number of sentences, nearest by centroid, that are compared exactly.
     threshold: See `alignment.align`.
-    max_overlap: Largest similarity of a pair's texts by edit distance.
+    max_overlap: Maximum similarity of a pair's texts by edit distance.
     backend: See `neighbours.nearest`.
   """
 
@@ -51,10 +51,10 @@ class Settings:
 
 
 def layers(layer: int, align_layer: int | None, depth: int) -> list[int]:
-  """The layers that an encoder must give: the aligning one, the mapped one.
+  """The layers that an encoder must return: for alignment, and to be mapped.
 
   Args:
-    layer: The mapped layer; negative from the last one.
+    layer: The mapped layer; negative numbers count from the last one.
     align_layer: The layer whose states align words; None for two thirds of
       the depth, but not above `layer`.
     depth: Number of the encoder's layers.
@@ -89,7 +89,7 @@ def from_texts(
     folder: As for `runs.by_distance`.
     sources: Sentences of the language that is mapped.
     targets: Sentences of the language that it is mapped to.
-    encoder: Gives the states of `layers`.
+    encoder: Returns the states of `layers`.
     about: Further attributes of `remap.Map`: what the map is for.
     settings: The settings.
     progress: Called from time to time.
@@ -144,7 +144,7 @@ def from_pairs(
     targets: Their translations.
     encoder: As for `from_texts`.
     about: Likewise.
-    settings: `method` and `threshold` count.
+    settings: The settings; only `method` and `threshold` are used.
 
   Raises:
     InputError: There are no pairs of words.
@@ -162,12 +162,12 @@ def word_pairs(
   encoder: encoding.TextEncoder,
   threshold: float = alignment.THRESHOLD,
 ) -> tuple[np.ndarray, np.ndarray]:
-  """Unit vectors of aligned words, float32 [pairs, width] of either side.
+  """Unit vectors of aligned words, float32 [pairs, width] for each side.
 
   Args:
     sources: N sentences.
     targets: Their translations.
-    encoder: Its first layer aligns, its last one has the vectors.
+    encoder: Its first layer aligns words, its last layer gives the vectors.
     threshold: See `alignment.align`.
   """
   sides: list[list[tuple[np.ndarray, np.ndarray]]] = []

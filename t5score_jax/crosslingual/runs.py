@@ -1,4 +1,4 @@
-"""Mining of two corpora in a folder: encode, search, pair; each step resumes.
+"""Mines two corpora in a folder: encode, search, pair. Each step resumes.
 
 Not here: the command line (`commands/mine.py`), arithmetic on arrays
 (`crosslingual/mining.py`).
@@ -45,8 +45,7 @@ def by_margin(
   """Mines pairs by the ratio margin of sentence vectors.
 
   Args:
-    folder: An existing folder of this run alone; files that are there are
-      used.
+    folder: An existing folder of this run alone; existing files are reused.
     sources: Sentences of the source language.
     targets: Sentences of the target language.
     encoder: Gives the states; of several layers, the last one counts.
@@ -100,7 +99,7 @@ def by_distance(
     sources: Likewise.
     targets: Likewise.
     encoder: Likewise.
-    k: Number of targets, the nearest by centroid, that are compared exactly.
+    k: Number of targets, nearest by centroid, that are compared exactly.
     chosen_map: Applied to the source's words.
     backend: As for `by_margin`.
     progress: Likewise.
@@ -113,7 +112,7 @@ def by_distance(
     )
     for name, texts in (('source', sources), ('target', targets))
   )
-  # Vectors are those of the encoder; searches are those of a map.
+  # Vectors depend on the encoder, searches on the map.
   suffix = f'-{chosen_map.digest()}' if chosen_map else ''
   centroids = functools.cache(lambda: (x.centroids(chosen_map), y.centroids()))
   parts = []

@@ -1,20 +1,20 @@
 """Word mover's distance between two texts, exact, bounded and entropic.
 
-The distance that the words of one text travel to become those of the other
-(Kusner et al. 2015): the optimal transport between their vectors with uniform
-weights. The vectors have unit length and the cost is the squared Euclidean
-distance, 2 - 2 cos, as in UScore's program (Belouadi and Eger 2023, section
-3.1), so that distances lie in [0, 4].
+The cost of moving the words of one text to those of the other (Kusner et al.
+2015): the optimal transport between their vectors with uniform weights. The
+vectors have unit length and the cost is the squared Euclidean distance,
+2 - 2 cos, as in UScore's program (Belouadi and Eger 2023, section 3.1), so
+distances are in [0, 4].
 
-    exact       linear programme (POT); `distances` has many at once
-    relaxed     lower bound: each word travels to its nearest one
+    exact       linear program (POT); `distances` computes many at once
+    relaxed     lower bound: each word moves to its nearest word
     centroid    lower bound: the squared distance of the means
     entropic    upper bound, many pairs at once on the accelerator (Sinkhorn)
 
     centroid <= exact,   relaxed <= exact <= entropic
 
-A text without words is at distance 0 of another one, and at the maximum of 4
-of any text with words.
+Two texts without words have distance 0. A text without words has the maximum
+distance, 4, from any text with words.
 
 Not here: which vectors a text has (`crosslingual/words.py`).
 """
@@ -37,11 +37,11 @@ from t5score_jax.inference import placement
 #: The squared distance of opposite unit vectors.
 MAXIMUM = 4.0
 
-# OpenBLAS gives products of more multiplications to threads of its own. For two
-# texts that costs more than it saves, and where cores are shared or pairs are
-# spread over threads already, many times as much.
+# OpenBLAS runs products of more multiplications in its own threads. For two
+# texts this costs more than it saves; if cores are shared or pairs are already
+# spread over threads, it costs many times as much.
 _ONE_THREAD = 2**18
-# Of the network simplex, as POT's own default.
+# For the network simplex; POT's default.
 _ITERATIONS = 100000
 _OPTIMAL = 1
 # Pairs that one thread takes at a time.
@@ -82,7 +82,7 @@ def exact(costs: np.ndarray) -> float:
     costs: Of moving words, [n, m]; see `cost`.
 
   Raises:
-    RuntimeError: The solver did not come to an end.
+    RuntimeError: The solver did not converge.
   """
   n, m = costs.shape
   if not (n and m):
@@ -127,9 +127,9 @@ def distances(
 def in_threads(
   function: Callable[[_Item], _Result], items: Sequence[_Item]
 ) -> Iterator[_Result]:
-  """Yields the function of each item, in order, computed on all cores.
+  """Applies a function to each item on all cores; yields results in order.
 
-  Solvers and products of matrices let other threads run.
+  Solvers and matrix products let other threads run.
   """
   threads = min(placement.cores(), -(-len(items) // _CHUNK))
   if threads < 2:
@@ -150,10 +150,11 @@ def relaxed(costs: np.ndarray) -> float:
 
 
 def relaxed_many(costs: np.ndarray, ends: np.ndarray) -> np.ndarray:
-  """`relaxed` of one text and each of several others, float64 [texts].
+  """`relaxed` between one text and each of several others, float64 [texts].
 
   Args:
-    costs: Of moving words to those of all others in a row, [n, words].
+    costs: Costs of moving words to the concatenated words of all others, [n,
+      words].
     ends: Where the words of each text end; ascending, none is empty.
   """
   starts = np.concatenate([[0], ends[:-1]])
@@ -163,7 +164,7 @@ def relaxed_many(costs: np.ndarray, ends: np.ndarray) -> np.ndarray:
 
 
 def centroid(vectors: np.ndarray) -> np.ndarray:
-  """The mean of a text's vectors [n, width]; zeros of a text without words.
+  """The mean of a text's vectors [n, width]; zeros for a text without words.
 
   Squared distances of centroids are lower bounds of `exact`, by Jensen's
   inequality (Kusner et al. 2015, section 4.1, for this cost).
@@ -181,13 +182,13 @@ def entropic(
 ) -> np.ndarray:
   """Sinkhorn's approximation of many distances at once, on the accelerator.
 
-  The cost of a feasible plan, hence never below `exact` but for rounding. The
-  error falls with `strength`, while the iterations that are needed grow.
+  It is the cost of a feasible plan, hence never below `exact` except for
+  rounding. A smaller `strength` reduces the error but needs more iterations.
 
   Args:
     first: P texts' unit vectors, float [n_i, width]. None may be empty.
     second: Likewise.
-    strength: Of the entropy, relative to the cost; positive.
+    strength: Weight of the entropy relative to the cost; positive.
     iterations: Number of updates of both sides.
 
   Returns:
@@ -210,7 +211,7 @@ def entropic(
 
 
 def _shape(size: int, least: int) -> int:
-  """A power of two, so that few programs are compiled."""
+  """Rounds up to a power of two, so that few programs are compiled."""
   return max(least, 1 << (size - 1).bit_length())
 
 
@@ -265,13 +266,13 @@ def _sinkhorn(
 
 
 def _logsumexp(values: jax.Array, axis: int) -> jax.Array:
-  """Log-sum-exp; 0 where all are -inf, which padding alone is."""
+  """Log-sum-exp; 0 if all are -inf, which occurs only at padding."""
   total = jax.nn.logsumexp(values, axis)
   return jnp.where(jnp.isfinite(total), total, 0.0)
 
 
 def _ratio(wanted: jax.Array, present: jax.Array) -> jax.Array:
-  """The factors at most 1 that bring sums down to what is wanted."""
+  """Factors of at most 1 that reduce sums to the wanted values."""
   return jnp.minimum(1.0, wanted / jnp.maximum(present, 1e-30))
 
 

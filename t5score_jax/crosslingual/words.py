@@ -1,10 +1,9 @@
-"""A text as vectors of its words, for the word mover's distance and its kin.
+"""Represents a text by its word vectors, for the word mover's distance.
 
 The vectors are hidden states of one encoder layer, scaled to unit length.
 Special tokens, WordPieces that continue a word (`##`) and punctuation are left
-out (Belouadi and Eger 2023, as their program does). Pieces of XLM-R's
-vocabulary all take part: in many languages they do not show where a word
-begins.
+out, as in the program of Belouadi and Eger (2023). Pieces of XLM-R's vocabulary
+are all used: in many languages they do not show where a word begins.
 """
 
 from __future__ import annotations
@@ -17,14 +16,14 @@ import numpy as np
 from t5score_jax.data.subwords import Encoded
 from t5score_jax.inference import encoding
 
-# Marks the beginning of a word in sentencepiece's vocabularies.
+# Marks the beginning of a word in SentencePiece vocabularies.
 _MARK = '▁'
 # RoBERTa writes a space as this character.
 _BYTE_SPACE = 'Ġ'
 
 
 def places(encoded: Encoded) -> list[int]:
-  """The positions of the tokens of a text that take part."""
+  """The positions of a text's tokens that are used."""
   return [
     n
     for n, (token, special) in enumerate(
@@ -35,7 +34,7 @@ def places(encoded: Encoded) -> list[int]:
 
 
 def _is_word(token: str) -> bool:
-  """Whether a token holds more than punctuation and marks of spaces."""
+  """Whether a token holds more than punctuation and space markers."""
   return any(
     character not in (_MARK, _BYTE_SPACE)
     and unicodedata.category(character)[0] not in 'PZ'
@@ -67,7 +66,7 @@ def encode(
   """Yields each text's index, tokens and states, the longest texts first.
 
   Args:
-    encoder: Gives the layers.
+    encoder: Returns the layers.
     texts: N texts.
 
   Yields:

@@ -36,8 +36,8 @@ FORMAT = 1
 METHODS = ('isotonic', 'affine')
 FOLDS = 5
 _LEAST = 10
-# The share of the straight line in an isotonic calibration: enough that no
-# two scores fuse where isotonic regression is flat.
+# The share of the straight line in an isotonic calibration: enough to keep
+# scores distinct where isotonic regression is flat.
 _LINE_SHARE = 0.01
 # Keys of a signature that may differ between fitting and use.
 _FREE_KEYS = ('nrefs', 'version', 'calibration')
@@ -198,7 +198,7 @@ def _centred_isotonic(
 
 
 def least_segments(folds: int) -> int:
-  """Returns how many rated segments with distinct ids `folds` folds need.
+  """Returns how many rated segments with distinct ids `folds` folds require.
 
   The segments outside the largest fold must suffice for a fit.
 
@@ -223,10 +223,10 @@ def cross_validate(
   Args:
     scores: The metric's scores, [N].
     ratings: Human ratings, [N].
-    groups: Keys that are not divided, [N]: the segments' ids, so that no
-      translation of a test segment is fitted.
+    groups: Keys that are kept within one fold, [N]: the segments' ids, so that
+      no translation of a test segment is fitted.
     folds: Number of folds.
-    seed: Seed of the division into folds.
+    seed: Seed of the split into folds.
 
   Returns:
     'rmse': root mean squared error of 'constant' (the mean rating), 'affine'

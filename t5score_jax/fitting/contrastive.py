@@ -1,10 +1,10 @@
 """Sentence embeddings of two languages by rounds of mining and training.
 
-UScore's sentence-based part (Belouadi and Eger 2023, section 3.2): a round
+UScore's sentence-based part (Belouadi and Eger 2023, section 3.2). Each round
 mines sentence pairs from monolingual texts by the ratio margin of the current
-encoder's vectors, and trains the initial encoder on them by the contrastive
-loss. Given pairs, of parallel text or mined elsewhere, train it just once
-(appendix C).
+encoder's vectors, and trains the initial encoder on them with the contrastive
+loss. If pairs are given, from parallel text or mined elsewhere, the encoder is
+trained only once (appendix C).
 
     FOLDER/
       contrast.json   what the run depends on
@@ -13,7 +13,7 @@ loss. Given pairs, of parallel text or mined elsewhere, train it just once
         mining/       vectors and neighbours, until there are pairs
         arrays/ run/  tokens and MODEL_DIR, until there is an encoder
 
-A stopped run resumes there, within a round too. Not here: the loss
+A stopped run resumes there, also within a round. Not here: the loss
 (`models/losses.py`), the command line (`commands/contrast.py`).
 """
 
@@ -54,24 +54,24 @@ Pair = tuple[str, str]
 class Training:
   """How an encoder is trained on pairs; the defaults are the paper's.
 
-  Its appendix D, and of what it leaves open the published program: warm-up and
-  linear decay, weight decay, both directions.
+  Defaults follow appendix D. What it leaves open follows the published program:
+  warm-up and linear decay, weight decay, both directions.
 
   Attributes:
-    learning_rate: Largest learning rate of AdamW.
-    batch_size: Pairs per batch; all but a pair itself are its negatives.
+    learning_rate: Peak learning rate of AdamW.
+    batch_size: Pairs per batch; all other pairs of the batch are negatives.
     epochs: Epochs over the pairs.
     temperature: tau of equation 4.
-    include_positive: Whether the denominator of equation 4 has j = i as well,
-      as the published program has it.
+    include_positive: Whether the denominator of equation 4 includes j = i, as
+      in the published program.
     warmup: Share of the steps in which the rate rises from 0.
-    weight_decay: Of AdamW, on kernels and embeddings.
+    weight_decay: Weight decay of AdamW, on kernels and embeddings.
     dropout_rate: Dropout in the encoder; None for its own rate.
-    max_length: Tokens per text in training, special ones included; None for
-      the positions of the encoder. Longer texts are cut.
+    max_length: Tokens per text in training, special tokens included; None for
+      the encoder's number of positions. Longer texts are truncated.
     parts: See `models/contrastive.py`; saves memory.
-    dtype: 'float32' or 'bfloat16', of activations.
-    seed: Of the order and of dropout.
+    dtype: 'float32' or 'bfloat16', for activations.
+    seed: Seed of the order and of dropout.
     save_every: Steps between checkpoints.
   """
 
@@ -115,10 +115,10 @@ class Mining:
 
   Attributes:
     rounds: Number of rounds.
-    best: Number of pairs, the best ones, to train on.
-    k: Neighbours of the ratio margin.
-    max_overlap: Largest similarity of a pair's texts by edit distance.
-    dtype: 'float32' or 'bfloat16', of the encoder's activations.
+    best: Number of best pairs to train on.
+    k: Number of neighbours for the ratio margin.
+    max_overlap: Maximum similarity of a pair's texts by edit distance.
+    dtype: 'float32' or 'bfloat16', for the encoder's activations.
     backend: See `neighbours.nearest`.
     batch_tokens: Tokens per batch on one device; bounds memory only.
   """
@@ -141,7 +141,7 @@ class Round:
     folder: The Hugging Face folder of its encoder.
     pairs: Number of pairs that it was trained on.
     precision: P@1 of sentence matching on the held-out sentences, from source
-      to target and back; None without any.
+      to target and back; None without held-out sentences.
   """
 
   number: int
@@ -164,7 +164,7 @@ def rounds(
   say: Say = lambda line: None,
   quiet: bool = True,
 ) -> list[Round]:
-  """Mines and trains, round after round, or resumes that.
+  """Mines and trains, round after round, or resumes such a run.
 
   Args:
     folder: The run's folder, created if absent.
@@ -173,10 +173,9 @@ def rounds(
     start: The initial encoder: a folder, or the name of an installed one.
     training: How each round trains the initial encoder.
     how: How pairs are mined.
-    layer: Number of layers to keep of the initial encoder, as if it had no
-      more; None for all.
-    held_out: Aligned sentences to measure the precision of matching on, which
-      is reported and decides nothing.
+    layer: Number of the initial encoder's layers to keep; None for all.
+    held_out: Aligned sentences for measuring the precision of matching, which
+      is only reported.
     progress: Called from time to time while mining.
     say: Called with a line for each finished step.
     quiet: Whether training prints nothing.
@@ -225,7 +224,7 @@ def fine_tune(
   say: Say = lambda line: None,
   quiet: bool = True,
 ) -> list[Round]:
-  """Trains an encoder on given pairs, or resumes that (appendix C).
+  """Trains an encoder on given pairs, or resumes training (appendix C).
 
   Args:
     folder: See `rounds`, as for the others.
@@ -250,7 +249,7 @@ def fine_tune(
 
 
 class _Run:
-  """What the rounds of a run have in common."""
+  """What the rounds of a run share."""
 
   def __init__(
     self,

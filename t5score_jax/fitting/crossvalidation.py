@@ -1,10 +1,10 @@
 """Cross-validation of a regressor, for `t5score crossvalidate`.
 
-Documents are divided into folds. For each fold a regressor is trained by
-`training.loop.train` as configured by gin, selected on the next fold and
-applied to its own; the predictions of all folds are joined (COMES, section
-4.1). One folder holds everything, and a stopped run resumes there. Not here:
-the command line (`commands/crossvalidate.py`) and agreement with human
+Documents are split into folds. For each fold, `training.loop.train` trains a
+regressor as configured by gin. Its checkpoint is selected on the next fold, and
+it is applied to its own fold. The predictions of all folds are joined (COMES,
+section 4.1). One folder holds everything, and a stopped run resumes there. Not
+here: the command line (`commands/crossvalidate.py`) and agreement with human
 judgments (`evaluation/`).
 """
 
@@ -36,11 +36,11 @@ class Config:
   """Configuration of a cross-validation.
 
   Attributes:
-    ratings: Names of the ratings in the records; the regressor has an output
+    ratings: Names of the ratings in the records; the regressor has one output
       for each, in this order.
     by: The field whose values are kept within one fold.
     folds: Number of folds.
-    seed: Seed of the division.
+    seed: Seed of the split.
     part: The part that is predicted: 'test', or 'validation' to choose settings
       without using the test part.
   """
@@ -105,11 +105,11 @@ class CrossValidation:
     progress: encoding.Progress | None = None,
     quiet: bool = True,
   ):
-    """Reads the configuration and divides the documents.
+    """Reads the configuration and splits the documents.
 
     Args:
       segments: Records with a source each; each annotator's rating of an output
-        is a row of its own.
+        is a separate row.
       config: The configuration.
       work: The folder; created if needed.
       configure: Sets gin's configuration.
@@ -155,7 +155,7 @@ class CrossValidation:
     return self._prepare(self._segments, self._texts)
 
   def run(self) -> Predictions:
-    """Trains the models that are missing, and predicts.
+    """Trains missing models, and predicts.
 
     Raises:
       Stopped: A signal stopped the run; the next call resumes it.

@@ -42,8 +42,8 @@ _PLAN = 'plan.json'
 # With fewer steps a regressor hardly differs from its start.
 _FEW_STEPS = 20
 
-# Makes gin's configuration anew: bindings that win over those of the user, and
-# whether the whole network is to be tuned.
+# Rebuilds gin's configuration. Arguments: bindings that override the user's,
+# and whether the whole network is tuned.
 Configure = Callable[[Sequence[str], bool], None]
 Say = Callable[[str], None]
 
@@ -59,7 +59,7 @@ class Stopped(T5ScoreError):
 
 @dataclasses.dataclass(frozen=True)
 class FineTuning:
-  """Fine-tuning after the training of a head on vectors; bound by gin.
+  """Fine-tuning after a head is trained on vectors; bound by gin.
 
   Attributes:
     epochs: Epochs of the whole network (runs/comes_fine_tune.gin); 0: none.
@@ -73,10 +73,10 @@ class Targets:
   """Scale of the ratings in training; bound by gin.
 
   Attributes:
-    standardized: Whether each dimension is standardized to mean 0 and deviation
-      1 of the training ratings, so that all have equal weight and no step is
-      spent on the mean. The last layer is scaled back, so that the regressor
-      predicts ratings. Not part of the paper.
+    standardized: Whether the training ratings of each dimension are
+      standardized to mean 0 and deviation 1. All dimensions then have equal
+      weight, and no step is spent on the mean. The last layer is scaled back,
+      so the regressor predicts ratings. Not part of the paper.
   """
 
   standardized: bool = False
@@ -146,7 +146,7 @@ class Fitting:
     Raises:
       UsageError: The folder belongs to another run.
       ValueError: Ratings and configuration do not fit.
-      CheckpointError: The encoder's folder is of another shape.
+      CheckpointError: The folder's encoder has another shape.
     """
     self._configure = configure
     self._plan = plan
@@ -362,7 +362,7 @@ def fit(
 
   Args:
     parts: Records to train ('train') and to select the checkpoint on
-      ('validation'). Each annotator's rating of an output is a row of its own.
+      ('validation'). Each annotator's rating of an output is a separate row.
     ratings: The dimensions, one for each output, in order.
     work: The folder; created if needed.
     configure: Sets gin's configuration.

@@ -1,9 +1,10 @@
 """Writes the gin file that trains T5Score on rated records.
 
-Lengths, group size and steps follow from the records, the network from the
-model to start from; the rest is `runs/train_groups.gin` and `runs/records.gin`
-(equation 3 of the paper over groups), and for small models the settings of
-`recipes/t5score_tiny_records.gin`. Not here: training (`training/loop.py`).
+Lengths, group size and steps are derived from the records, and the network from
+the initial model. All else comes from `runs/train_groups.gin` and
+`runs/records.gin` (equation 3 of the paper over groups), and for small models
+from `recipes/t5score_tiny_records.gin`. Not here: training
+(`training/loop.py`).
 """
 
 from __future__ import annotations
@@ -21,10 +22,10 @@ from t5score_jax.data import judgments, vocab
 from t5score_jax.data.records import Segment
 from t5score_jax.nn import t5
 
-# The share of texts that are not cut, and the length at which all are.
+# The share of texts that are not truncated, and the maximum length of any text.
 _WHOLE, _LONGEST = 0.95, 512
 _MOST_IN_A_GROUP = 8
-# Smaller models start from little: the settings measured with t5score-tiny.
+# Smaller models use the settings measured with t5score-tiny.
 _SMALL = 50_000_000
 _EVALUATIONS = 8
 _FEWEST_STEPS = 20
@@ -48,14 +49,14 @@ DROPOUT_RATE = 0.0
 
 @dataclasses.dataclass(frozen=True)
 class Choices:
-  """What a user may choose; None for what follows from records and model.
+  """The user's choices; None derives the value from records and model.
 
   Attributes:
-    model: The name or folder of the model to start from.
+    model: The name or folder of the initial model.
     shared: 'reference' or 'source': what hypotheses are compared with.
     epochs: Passes over the groups.
-    batch_size: Groups of a step.
-    learning_rate: The largest one, after the warm-up.
+    batch_size: Groups per step.
+    learning_rate: The peak rate, after the warm-up.
   """
 
   model: str
@@ -71,14 +72,14 @@ def configuration(
   train: Sequence[Segment],
   paths: Mapping[str, str],
 ) -> str:
-  """The gin file, without MODEL_DIR.
+  """Returns the text of the gin file, without MODEL_DIR.
 
   Args:
-    choices: What the user chose.
-    rating: The rating; higher is better.
+    choices: The user's choices.
+    rating: The name of the rating; higher is better.
     train: The records to train on.
-    paths: Where the records to train ('train') and to select the checkpoint
-      on ('validation') are read.
+    paths: The files with the records to train on ('train') and to select the
+      checkpoint on ('validation').
 
   Raises:
     ValueError: No record has the rating.
@@ -146,7 +147,7 @@ def _source(model: str) -> Source:
 
 
 def _shared(segments: Sequence[Segment]) -> str:
-  """The reference, unless only sources are there."""
+  """The reference, unless there are only sources."""
   referenced = any(segment.references for segment in segments)
   sourced = any(segment.source for segment in segments)
   return 'source' if sourced and not referenced else 'reference'

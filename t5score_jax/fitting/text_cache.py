@@ -52,7 +52,7 @@ class Encoding:
     stride: Minimum number of tokens that neighbouring windows share.
     name: Name of the resulting regressor.
     errors: File of errors in hypotheses (`data/error_spans.py`), from which a
-      network with labels learns tags of words; None for none.
+      network with labels learns word tags; None for none.
   """
 
   config: heads.RegressorConfig
@@ -88,7 +88,7 @@ class Encoding:
     return isinstance(self.config, unified.UnifiedConfig)
 
   def text_length(self, positions: int) -> int:
-    """Maximum tokens per text on an encoder with so many positions."""
+    """Maximum tokens per text on an encoder with this many positions."""
     length = self.max_length or positions
     return unified.text_length(length) if self._joint else length
 

@@ -1,11 +1,11 @@
 """Trains a T5 to translate, on sentence pairs in memory.
 
 UScore's translation system (Belouadi and Eger 2023, section 3.1), which makes
-pseudo references: a pre-trained model learns from mined pairs; trained once
-more on parallel text it is that of appendix C. A stopped run resumes. For
-models that need many devices or processes, `recipes/uscore_translator_*.gin`
-train on the same files. Not here: mining (`crosslingual/mining.py`),
-translating (`crosslingual/pseudo_references.py`).
+pseudo references. A pre-trained model is trained on mined pairs; trained once
+more on parallel text, it is the system of appendix C. A stopped run resumes.
+For models that need many devices or processes,
+`recipes/uscore_translator_*.gin` train on the same files. Not here: mining
+(`crosslingual/mining.py`), translating (`crosslingual/pseudo_references.py`).
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _MANIFEST = 'translator.json'
 _PLAN = 'plan.json'
 _ARRAYS, _TRAIN, _HELD_OUT, _RUN = 'arrays', 'train', 'held_out', 'run'
 _LOSS = 'held_out/loss'
-# Examples of an evaluation batch, about.
+# Approximate number of examples per evaluation batch.
 _ROWS = 64
 # Evaluations on the held-out pairs: in an epoch, and in a run at most.
 _EVALUATIONS, _MOST_EVALUATIONS = 2, 10
@@ -56,15 +56,16 @@ class Settings:
   Attributes:
     epochs: How often each pair is seen, on average.
     batch_size: Pairs per step; a multiple of the number of devices.
-    learning_rate: The highest rate; it falls linearly to 0.
-    warmup_steps: Steps in which it rises.
+    learning_rate: The peak rate; it decays linearly to 0.
+    warmup_steps: Steps in which the rate rises.
     optimizer: 'adamw', or 'adafactor' with absolute rates, as in
-      `runs/train_generative.gin`: less memory, and what T5 was trained with.
-    dropout_rate: Of the network, while training.
-    max_length: Tokens per text, `</s>` included; longer ones are cut.
+      `runs/train_generative.gin`. Adafactor needs less memory, and T5 was
+      trained with it.
+    dropout_rate: Dropout of the network in training.
+    max_length: Tokens per text, `</s>` included; longer texts are truncated.
     held_out: Share of pairs, at least one, that are not trained on. Their loss
       selects the checkpoint; with 0 it is the last one.
-    seed: Of the held-out pairs, the order and dropout.
+    seed: Seed of the held-out pairs, the order and dropout.
 
   Raises:
     OptionError: A value is out of range.
@@ -106,11 +107,11 @@ class Trained:
   Attributes:
     folder: The model's folder.
     pairs: Number of distinct pairs.
-    held_out: Number of those that were not trained on.
+    held_out: Number of pairs that were not trained on.
     cut: Number of pairs with a text longer than `max_length`.
     step: The step of the chosen checkpoint.
-    loss: The mean negative log-probability of a target token of the held-out
-      pairs under it; None without such pairs.
+    loss: The mean negative log-probability per target token on the held-out
+      pairs at this step; None without such pairs.
   """
 
   folder: Path
@@ -135,13 +136,12 @@ def train(
 
   Args:
     pairs: Sources with their targets; a repeated pair counts once.
-    start: The model to start from: the name of an embedded one, or a folder.
-    folder: Where the model is written (a bundle, `-m FOLDER`), when it is
-      complete.
+    start: The initial model: the name of an embedded one, or a folder.
+    folder: Where the complete model is written (a bundle, `-m FOLDER`).
     settings: The settings.
     work: A folder for the training itself; by default `FOLDER.work`, which is
       removed at the end. The same call resumes there.
-    say: Called with a line for each step that is finished.
+    say: Called with a line for each finished step.
     quiet: Whether the training loop prints nothing.
 
   Raises:
@@ -165,14 +165,14 @@ def train_language_model(
   say: Callable[[str], None] = lambda line: None,
   quiet: bool = True,
 ) -> Trained:
-  """Trains a model to predict sentences from nothing, or resumes that.
+  """Trains a model to predict sentences from empty inputs, or resumes.
 
   Its decoder is then a language model (`crosslingual/language_model.py`): the
   source of every sentence is empty.
 
   Args:
     sentences: The sentences; a repeated one counts once.
-    start: See `train`, as for the others and what is raised.
+    start: See `train`, also for the other arguments and the errors raised.
     folder: Likewise.
     settings: Likewise.
     work: Likewise.
@@ -259,7 +259,7 @@ def _write_arrays(
   model: bundles.Bundle,
   settings: Settings,
 ) -> dict[str, int]:
-  """Writes the pairs as arrays, unless they are there; returns their counts."""
+  """Writes the pairs as arrays unless they exist; returns their counts."""
   if not folder.is_dir():
     encoded, cut = [], np.zeros(len(pairs), bool)
     for side in zip(*pairs, strict=True):
@@ -295,7 +295,7 @@ def _cased(text: str, model: bundles.Bundle) -> str:
 
 
 def _buckets(ids: Sequence[_Ids]) -> list[tuple[int, list[_Ids]]]:
-  """Sorts pairs by the least of `_LENGTHS` that holds both texts."""
+  """Sorts pairs by the smallest of `_LENGTHS` that holds both texts."""
   longest = np.array([max(map(len, pair)) for pair in ids])
   needed = np.array(_LENGTHS)[np.searchsorted(_LENGTHS, longest)]
   # From the shortest up, so that a small bucket goes into the next one.
@@ -332,7 +332,7 @@ def _run(
   counts: Mapping[str, int],
   quiet: bool,
 ) -> str:
-  """Trains in `place/run`; returns the reason of the end."""
+  """Trains in `place/run`; returns the reason why training ended."""
   steps = max(
     1,
     texts.count_steps(

@@ -1,11 +1,11 @@
 """Builds a UScore metric from two monolingual corpora.
 
-Belouadi and Eger 2023, section 3, in the order in which the parts need each
-other: a map of the encoder's words, from pairs mined by their distance; a
-translator of the sources, trained on pairs mined with that map; a language
-model of the targets; and an encoder of sentences, trained on the pairs that it
-mines itself. With parallel text, parts are trained on it in addition (appendix
-C).
+Follows Belouadi and Eger 2023, section 3. The parts are built in the order in
+which they depend on each other: a map of word vectors, from pairs mined by
+their distance; a translator of the sources, trained on pairs mined with that
+map; a language model of the targets; and a sentence encoder, trained on pairs
+that it mines itself. Given parallel text, parts are trained on it in addition
+(appendix C).
 
     WORK/
       uscore.json       what the run depends on
@@ -15,7 +15,7 @@ C).
       translator/ translator_tuned/ language_model/
       rounds/ tuned/    of the encoder of sentences
 
-A stopped run resumes there, within a part too. Not here: what the parts
+A stopped run resumes there, also within a part. Not here: what the parts
 compute (`metrics/uscore.py`), the command line (`commands/uscore.py`).
 """
 
@@ -51,18 +51,19 @@ class Plan:
   """How a metric is built; the defaults are the paper's.
 
   Attributes:
-    parts: Of `PARTS`, those to build; 'pseudo' needs 'wmd'.
-    weights: A name of `checkpoints.uscore.WEIGHTS`.
+    parts: The parts to build, from `PARTS`; 'pseudo' needs 'wmd'.
+    weights: A name in `checkpoints.uscore.WEIGHTS`.
     remap: How the map is estimated; None for no map.
     align_layer: See `remapping.layers`.
     translator: How the translator is trained.
-    translator_neighbours: Nearest sentences that are compared exactly when its
-      pairs are mined.
-    translator_share: Its pairs, as a share of the sources.
-    beams: Width of its search; 1 is greedy.
+    translator_neighbours: Number of nearest sentences that are compared exactly
+      when the translator's pairs are mined.
+    translator_share: Number of the translator's pairs, as a share of the
+      sources.
+    beams: Beam width of the translator; 1 is greedy.
     language_model: How the language model is trained.
-    contrast: How the encoder of sentences is trained.
-    mining: How its pairs are mined.
+    contrast: How the sentence encoder is trained.
+    mining: How the sentence encoder's pairs are mined.
   """
 
   parts: Sequence[str] = PARTS
@@ -105,13 +106,14 @@ class Models:
   """The models that a build starts from.
 
   Attributes:
-    encoder: Compares words.
-    sentence_encoder: Is trained to compare sentences; None for `encoder`.
+    encoder: The encoder that compares words.
+    sentence_encoder: The encoder that is trained to compare sentences; None for
+      `encoder`.
     translator: A T5 that is trained to translate.
-    language_model: A model that is taken as it is; None to train `translator`
+    language_model: A model that is used unchanged; None to train `translator`
       on the targets.
     translations: A file of translations of the sources to be scored, or a
-      model that translates, in place of the one that is trained.
+      model that translates, in place of the trained translator.
     layer: Hidden states of `encoder` that are compared.
   """
 
@@ -139,21 +141,20 @@ def build(
   say: Say = lambda line: None,
   quiet: bool = True,
 ) -> uscore.Parts:
-  """Builds a metric's folder, or resumes that.
+  """Builds a metric's folder, or resumes building it.
 
   Args:
     folder: A new folder for the metric; it appears when it is complete.
-    sources: Sentences of the language that is translated from, filtered, each
-      once.
+    sources: Sentences of the source language, filtered, each once.
     targets: Sentences of the language of the hypotheses, likewise.
-    models: What to start from.
+    models: The initial models.
     plan: What to build, and how.
-    languages: Of sources and targets, for example ('de', 'en').
+    languages: Languages of sources and targets, for example ('de', 'en').
     parallel: Translations to train on in addition, and to estimate the map
       from, by CLP; see appendix C.
     work: A folder for the run; by default `FOLDER.work`, which is removed at
       the end. The same call resumes there.
-    dtype: Of the encoders' activations.
+    dtype: Data type of the encoders' activations.
     batch_tokens: Tokens per batch on one device; bounds memory only.
     progress: Called from time to time.
     say: Called with a line for each finished step.

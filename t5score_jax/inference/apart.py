@@ -1,9 +1,9 @@
-"""Batches of inputs and batches of targets, made apart, for one CPU.
+"""Separate batches of inputs and of targets, for one CPU.
 
-Encoder states of many inputs lie in memory, and a batch of targets takes the
-rows that it needs. Inputs and targets are each sorted by length, so that few
-batches are not full, which pools (`inference/buckets.py`), all of whose states
-are one array on the devices, cannot have. Not here: models, devices.
+Encoder states of many inputs are held in memory, and a batch of targets takes
+the rows that it needs. Inputs and targets are sorted by length independently,
+so most batches are full. Pools (`inference/buckets.py`) cannot do this, because
+their states are one array on the devices. Not here: models, devices.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class Encode:
 class Decode:
   """Pairs, int [n], whose targets are decoded together; n <= rows.
 
-  The states of their inputs are [rows, input_length], a row per pair.
+  The states of their inputs are [rows, input_length], one row per pair.
   """
 
   pairs: np.ndarray
@@ -104,7 +104,7 @@ def plan(
     return min(few, max(1, batch_tokens // length))
 
   def chosen(lengths: np.ndarray, token: float, side: int) -> np.ndarray:
-    """The boundaries of some texts, rounded up to those that pay."""
+    """The boundaries of some texts, rounded up to those worth compiling."""
     needed = buckets.round_up(lengths, buckets.boundaries(max_length, steps=4))
     unique, counts = np.unique(needed, return_counts=True)
     weights = dict(zip(unique.tolist(), (token * counts).tolist(), strict=True))
@@ -161,10 +161,10 @@ def states(
     inputs: Ids of each input.
     targets: Ids of each pair's target.
     input_of_pair: The input of each pair, int [P].
-    encode: Makes states [rows, length, width] from ids int32 [rows, length].
-    decode: Makes states of targets [rows, length, width] from those of inputs
-      [rows, input_length, width], their ids, the input's row of each target,
-      int32 [rows], and ids of targets.
+    encode: Computes states [rows, length, width] from ids int32 [rows, length].
+    decode: Computes target states [rows, length, width] from input states
+      [rows, input_length, width], the inputs' ids, each target's input row,
+      int32 [rows], and the targets' ids.
 
   Yields:
     Pairs, int [n], and their states [n, length, width].

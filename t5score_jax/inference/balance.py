@@ -1,9 +1,9 @@
 """Splits work across processes by cost and gathers the results.
 
 Every process sees all of the work, computes the same split, does its own share
-and sends the results to the others; they share the network, and no file but
-the inputs. Not here: how processes start and end (`runtime/processes.py`), how
-a training batch is split (`inputs/shares.py`).
+and sends the results to the others. Processes communicate over the network;
+they share no files except the inputs. Not here: how processes start and end
+(`runtime/processes.py`), how a training batch is split (`inputs/shares.py`).
 """
 
 from __future__ import annotations
@@ -24,8 +24,9 @@ _PART = 1 << 26
 def owners(costs: Sequence[float] | np.ndarray, count: int) -> np.ndarray:
   """Assigns items to processes so that their costs are about equal.
 
-  The costliest item first, each to the process with the least load: at most a
-  third above the optimum (Graham 1969), and close to it for many items.
+  Assigns the costliest item first, each to the process with the least load. The
+  result is at most a third above the optimum (Graham 1969), and close to it for
+  many items.
 
   Args:
     costs: The cost of each item, at least 0, [N].
@@ -47,13 +48,14 @@ def owners(costs: Sequence[float] | np.ndarray, count: int) -> np.ndarray:
 
 
 def gather(data: bytes) -> list[bytes]:
-  """Gathers the data of all processes, in their order, in every process.
+  """All-gathers data: returns those of all processes, in order, to each.
 
   Args:
     data: This process's bytes; lengths may differ.
 
   Raises:
-    RuntimeError: JAX's, when a process is lost; see `processes.explain_loss`.
+    RuntimeError: Raised by JAX if a process is lost; see
+      `processes.explain_loss`.
   """
   if processes.count() == 1:
     return [data]
@@ -65,7 +67,7 @@ def gather(data: bytes) -> list[bytes]:
   parts: list[list[bytes]] = [[] for _ in sizes]
   for start in range(0, int(sizes.max()), _PART):
     left = int(min(_PART, sizes.max() - start))
-    # Powers of two, so that few programs are compiled.
+    # Powers of two, so few programs are compiled.
     padded = np.zeros(max(256, 1 << (left - 1).bit_length()), np.uint8)
     own = np.frombuffer(data[start : start + _PART], np.uint8)
     padded[: len(own)] = own
@@ -87,7 +89,7 @@ def exchange(values: np.ndarray, owner: np.ndarray) -> np.ndarray:
     [N, ...] of the same dtype, the same in all processes.
 
   Raises:
-    RuntimeError: JAX's, when a process is lost.
+    RuntimeError: Raised by JAX if a process is lost.
   """
   if processes.count() == 1:
     return values

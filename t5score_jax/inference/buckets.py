@@ -15,16 +15,16 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 import numpy as np
 
 # A call with so few items gets batches of this many rows, so that scoring one
-# sentence does not pay for a batch of a hundred.
+# sentence does not cost a batch of a hundred.
 SMALL_ROWS = 8
 
 
 def rows_of(items: int, most: int) -> int:
-  """Rows of a batch for a call with few items: a power of two, or the most.
+  """Rows of a batch for a call with few items: a power of two, or `most`.
 
   Args:
     items: The number of items.
-    most: The rows that memory has room for.
+    most: Maximum number of rows that fit in memory.
   """
   return min(most, max(SMALL_ROWS, 1 << (items - 1).bit_length()))
 
@@ -38,9 +38,9 @@ class Costs:
     decoder_token: The cost of one token of a target.
     encoder: The cost of compiling the encoder for one more shape.
     decoder: The cost of compiling the decoder for one more shape.
-    vocabulary_token: The cost of one token's product with the vocabulary, where
-      that is a program of its own (`packing.py`).
-    vocabulary: The cost of compiling that for one more shape.
+    vocabulary_token: The cost of one token's product with the vocabulary, if
+      it is a separate program (`packing.py`).
+    vocabulary: The cost of compiling that program for one more shape.
   """
 
   encoder_token: float
@@ -99,7 +99,7 @@ def boundaries(max_length: int, steps: int = 2) -> tuple[int, ...]:
   Args:
     max_length: The longest text.
     steps: Lengths per octave, 1, 2 or 4: at most half, a third or a fifth of a
-      row is padding. Four where `choose_boundaries` takes what pays.
+      row is padding. Use 4 if `choose_boundaries` selects among them.
   """
   octaves = range(2, max(3, max_length.bit_length()))
   lengths = [
@@ -120,9 +120,9 @@ def choose_boundaries(
 ) -> tuple[int, ...]:
   """Chooses the boundaries with the least cost of padding and compilation.
 
-  Minimises exactly, by dynamic programming, the sum over needed boundaries of
-  weight times the boundary used, plus `program_cost` for every chosen boundary
-  that is not ready.
+  Dynamic programming finds the exact minimum of the sum, over needed
+  boundaries, of weight times the boundary used, plus `program_cost` for every
+  chosen boundary that is not ready.
 
   Args:
     weights: For each needed boundary, the cost of one token of all its items.
@@ -135,7 +135,7 @@ def choose_boundaries(
   longest = max(weights)
   bounds = sorted({*weights, *ready})
   cost_of = [0.0 if b in ready else program_cost for b in bounds]
-  # best[j]: least cost of all items up to bounds[j] with bounds[j] chosen.
+  # best[j]: minimum cost of all items up to bounds[j] with bounds[j] chosen.
   best: list[float] = []
   before: list[int] = []
   for j, bound in enumerate(bounds):
@@ -170,7 +170,7 @@ def plan(
 
   An input and its targets often have similar lengths; one bucket for both then
   saves programs. A document and its summary do not; separate buckets then save
-  padding. Both plans are made, and the cheaper one is returned.
+  padding. Both plans are computed, and the cheaper one is returned.
 
   Args:
     input_of_pair: The input of each pair, int [P].
@@ -284,8 +284,8 @@ class _Problem:
   ) -> list[Pool]:
     """Divides the inputs of one bucket into pools.
 
-    The last one, rather than computed half empty, is filled with inputs of the
-    next buckets, `shorter`.
+    Instead of being computed half empty, the last pool is filled with inputs of
+    the next buckets, `shorter`.
     """
     rows = self.rows_for(length)
 

@@ -1,8 +1,8 @@
 """Inference over many inputs, from files or from a task.
 
 Two modes: 'predict' generates texts (`inference/generation.py`), 'score'
-computes the log-probability of targets (`inference/scoring.py`). Of several
-processes each computes its share of every shard. Not here: shards and the
+computes the log-probability of targets (`inference/scoring.py`). With several
+processes, each computes its share of every shard. Not here: shards and the
 output (`inference/shards.py`), flags (`commands/infer.py`).
 """
 
@@ -73,7 +73,7 @@ class Options:
 
   @property
   def placing(self) -> dict[str, Any]:
-    """The options that scorer and generator share."""
+    """The options shared by scorer and generator."""
     return {
       'max_length': self.max_length,
       'batch_tokens': self.batch_tokens,
@@ -135,7 +135,7 @@ def _columns(output: generation.Output) -> dict[str, Any]:
 
 
 class Score:
-  """Computes log-probabilities of targets given inputs; as `Predict`."""
+  """Computes log-probabilities of targets given inputs; see `Predict`."""
 
   def __init__(self, bundle: bundles.Bundle, options: Options):
     self._scorer = scoring.Scorer(bundle, **options.placing)
@@ -200,7 +200,7 @@ def from_files(
     lowercase: Whether the model reads lower case.
 
   Raises:
-    RecordError: A file is not readable text, or one has more lines.
+    RecordError: A file is not readable text, or the numbers of lines differ.
   """
 
   def read(text: str) -> str:

@@ -1,8 +1,8 @@
 """One vector per text, or one per layer, under a regressor's encoder.
 
-States are mixed and pooled on the device, so that only vectors are fetched.
-Texts longer than the encoder reads are cut, or read in windows whose vectors
-are combined. Not here: the arithmetic (`nn/heads.py`), batches
+States are mixed and pooled on the device, so only vectors are fetched. Texts
+longer than the encoder's maximum are truncated, or read in windows whose
+vectors are combined. Not here: the arithmetic (`nn/heads.py`), batches
 (`inference/encoding.py`).
 """
 
@@ -23,7 +23,7 @@ from t5score_jax.errors import OptionError
 from t5score_jax.inference import encoding
 from t5score_jax.nn import bert, heads
 
-# Longer than any text, so that nothing is cut.
+# Longer than any text, so nothing is truncated.
 _WHOLE = 2**31 - 1
 
 
@@ -34,7 +34,7 @@ class TextVectors:
   Attributes:
     values: float32 [N, emb_dim], or [N, layers, emb_dim], in the texts' order.
     texts: Number of distinct texts.
-    cut: Number of distinct texts that were cut.
+    cut: Number of distinct texts that were truncated.
     windowed: Number of distinct texts that were read in several windows.
   """
 
@@ -47,16 +47,16 @@ class TextVectors:
 class TextEmbedder(encoding.RowEncoder):
   """A regressor's encoder, layer mix and pooling on all local devices.
 
-  With `windows` a text longer than `max_length` is read whole, in windows of
-  equal size (`data/windows.py`), each pooled by itself. The text's vector is
-  the mean of theirs (with mean pooling the mean over tokens, where tokens that
-  two windows share count twice), or their maximum. Where layers are
+  With `windows`, a text longer than `max_length` is read whole, in windows of
+  equal size (`data/windows.py`), each pooled separately. The text's vector is
+  the mean of the windows' vectors (with mean pooling, the mean over tokens;
+  tokens that two windows share count twice), or their maximum. If layers are
   normalised, the statistics are those of a window instead of a text.
 
   Args:
     model: The regressor. Its head is not used.
-    windows: Whether long texts are read in windows; otherwise they are cut.
-    stride: Minimum number of tokens that neighbouring windows share.
+    windows: Whether long texts are read in windows instead of truncated.
+    stride: Minimum number of tokens that adjacent windows share.
     **options: See `TextEncoder`; layers are the regressor's.
 
   Raises:
@@ -104,11 +104,11 @@ class TextEmbedder(encoding.RowEncoder):
   ) -> TextVectors:
     """Each layer's pooled vectors before the mix, [N, layers, emb_dim].
 
-    `heads.mix_vectors` of them gives `vectors` and its gradient: while the
-    encoder is frozen they need to be computed only once.
+    `heads.mix_vectors` computes `vectors` from them, with its gradient. While
+    the encoder is frozen, they need to be computed only once.
 
     Raises:
-      OptionError: Pooling by maxima depends on the mix.
+      OptionError: Max pooling depends on the mix.
     """
     if self._regressor.pooling == 'max' and self._regressor.layer == 'mix':
       raise OptionError(
@@ -177,7 +177,7 @@ class TextEmbedder(encoding.RowEncoder):
 def _combined(
   vectors: np.ndarray, counts: np.ndarray, pooling: str
 ) -> np.ndarray:
-  """Combines vectors of windows into vectors of texts.
+  """Combines window vectors into text vectors.
 
   Args:
     vectors: float32 [windows, ...], text by text.

@@ -2,7 +2,7 @@
 
 Each distinct text is encoded once, the longest first, in batches of few shapes
 (`inference/buckets.py`) on all local devices. Not here: what uses the states
-(`inference/embedding.py`, `metrics/bertscore.py`), nor T5
+(`inference/embedding.py`, `metrics/bertscore.py`), and T5
 (`inference/scoring.py`).
 """
 
@@ -27,26 +27,26 @@ from t5score_jax.runtime import forks
 
 _BATCH_TOKENS = {'cpu': 2048}
 _ACCELERATOR_BATCH_TOKENS = 65536
-# Seconds per layer to compile one more shape, and operations per second: only
-# to weigh padding against programs. Less than it takes, as files are often
-# scored more than once and programs are kept.
+# Seconds per layer to compile one more shape, and operations per second. They
+# only weigh padding against programs. The seconds are below the true value,
+# since files are often scored more than once and programs are kept.
 _COMPILE_SECONDS = 0.05
 _RATE = {'cpu': 5e10}
 _ACCELERATOR_RATE = 3e13
 
-# Called with the number of texts done and the number of all; with several
-# processes, as if all were as far as this one.
+# Called with the number of texts done and the total number; with several
+# processes, assumes that all are as far as this one.
 Progress = placement.Progress
 
-#: Texts whose tokens are in memory at one time.
+#: Maximum number of texts whose tokens are in memory at a time.
 WINDOW = 32768
 
-# Attention's small products and its softmax take so many times what dense
-# layers take by operation. Only to weigh padding.
+# Cost per operation of attention's small products and softmax, relative to
+# dense layers. Only used to weigh padding.
 _ATTENTION = 3.0
 
 # The kind of result and the shape of a batch: rows, length and room (see
-# `filling.Filled`), which is None where padding is computed.
+# `filling.Filled`), which is None if padding is computed.
 _Key = tuple[str, int, int, int | None]
 
 
@@ -71,11 +71,11 @@ class TextEncoder:
 
   Args:
     bundle: The encoder.
-    layers: The layers whose states are wanted: 0 the embeddings, num_layers
-      the last; negative numbers count from the end. Layers after the largest
-      are never computed.
-    max_length: Tokens per text, special ones included; longer texts are cut.
-      Default and maximum: the positions that the encoder has.
+    layers: The layers whose states are returned: 0 is the embeddings,
+      num_layers the last; negative numbers count from the end. Layers after the
+      largest are never computed.
+    max_length: Tokens per text, special tokens included; longer texts are
+      truncated. Default and maximum: the encoder's number of positions.
     **options: See `placement.Devices`.
 
   Raises:
@@ -121,7 +121,7 @@ class TextEncoder:
     return self._devices.dtype
 
   def tokenize(self, texts: Sequence[str]) -> list[Encoded]:
-    """Encodes texts as ids, cut to `max_length`."""
+    """Encodes texts as ids, truncated to `max_length`."""
     forks.claim()
     return self.tokenizer.encode_batch(texts, self.max_length)
 
@@ -151,10 +151,10 @@ class TextEncoder:
 
     Args:
       costs: The cost of each item, [N].
-      identity: Values that all processes must have in common.
+      identity: Values that must be equal in all processes.
 
     Raises:
-      processes.ProcessError: They do not.
+      processes.ProcessError: They differ.
     """
     if self._devices.processes > 1:
       balance.agree(identity, 'the texts')
@@ -186,7 +186,7 @@ class TextEncoder:
     Args:
       ids: N sequences, none longer than `max_length`.
       types: The segment (0 or 1) of each id; all 0 by default.
-      kind: The result; subclasses have others.
+      kind: The kind of result; subclasses have others.
 
     Yields:
       Indices into `ids` [n], and float32 states [layers, n, length, emb_dim],
@@ -204,7 +204,7 @@ class TextEncoder:
     types: Sequence[Sequence[int]] | None,
     kind: str,
   ) -> Iterator[tuple[np.ndarray, jax.Array]]:
-    """Yields indices and the result on the devices, its rows padded."""
+    """Yields indices and results on the devices, with padded rows."""
     batches = self._plan(np.array([len(row) for row in ids]), kind)
     keys = [(kind, *shape) for _, shape in batches]
     with self._programs.compiling(self._compile, keys) as programs:
@@ -327,7 +327,7 @@ class RowEncoder(TextEncoder):
       types: See `run`.
       kind: See `run`.
       shape: The shape of one row's result.
-      done: Called with the share of its rows that this process has done.
+      done: Called with the share of this process's rows that are done.
 
     Raises:
       placement.ScoringError: A number is not finite.

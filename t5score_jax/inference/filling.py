@@ -1,7 +1,7 @@
 """Batches that are full of tokens, for encoders that compute little padding.
 
-What `nn/ragged.py` computes is planned here: which texts make a batch, and its
-room. Where padding is computed, batches are those of `buckets.py`. NumPy only.
+Plans what `nn/ragged.py` computes: which texts make a batch, and its room. If
+padding is computed, batches are those of `buckets.py`. NumPy only.
 """
 
 from __future__ import annotations
@@ -13,20 +13,20 @@ import numpy as np
 
 from t5score_jax.inference import buckets
 
-# With padding, `fill` makes a batch at most so many times as large as its room;
-# starting a batch costs as much as some tokens.
+# With padding, `fill` makes a batch at most this many times as large as its
+# room; starting a batch costs as much as some tokens.
 _MOST_PADDING = 3
 _BATCH_COST = 64
 
 
 @dataclasses.dataclass(frozen=True)
 class Filled:
-  """Texts whose padding only attention computes (`nn/ragged.py`).
+  """Texts whose padding is computed only in attention (`nn/ragged.py`).
 
   Attributes:
     texts: Indices of the texts, int [n]; n <= rows.
-    shape: (rows, length, room) of the compiled batch: its texts have at most
-      `room` tokens together.
+    shape: (rows, length, room) of the compiled batch; its texts have at most
+      `room` tokens in total.
   """
 
   texts: np.ndarray
@@ -45,17 +45,17 @@ def fill(
 ) -> list[Filled]:
   """Arranges texts in batches that are full of tokens, the longest first.
 
-  Length costs little here, so that few boundaries pay. The texts of a boundary
-  are dealt to its batches like cards, so that each has about as many tokens as
-  the others, and its room is what they need.
+  Length costs little here, so few boundaries are worth compiling. The texts of
+  a boundary are dealt to its batches like cards. All batches then have about
+  the same number of tokens, which is their room.
 
   Args:
     lengths: Tokens of each text, int [N], at most max_length.
     max_length: The last boundary.
-    batch_tokens: Tokens of a full batch, padding not included; more where one
-      text is longer. With padding a batch has at most three times as many.
+    batch_tokens: Tokens of a full batch, padding excluded; more if a single
+      text is longer. With padding, a batch has at most three times as many.
     token_cost: The cost of one token of room.
-    attention_cost: The cost of one pair of places of a row.
+    attention_cost: The cost of one pair of positions in a row.
     program_cost: The cost of compiling for one more shape, in the same unit.
     ready: Shapes that are compiled already.
   """

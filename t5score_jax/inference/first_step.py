@@ -1,7 +1,7 @@
 """Logits of the first decoder step of many inputs, fast and in order.
 
-Batches, devices and processes are those of `inference/encoding.py`; what is
-computed is `nn/first_step.py`. Not here: texts and scores
+`inference/encoding.py` handles batches, devices and processes, and
+`nn/first_step.py` computes the logits. Not here: texts and scores
 (`metrics/metricx.py`, `metrics/unieval.py`).
 """
 
@@ -20,7 +20,7 @@ from t5score_jax.inference import encoding
 from t5score_jax.nn import first_step, t5_axes
 from t5score_jax.runtime import forks
 
-# Attention of 1,536 tokens by 64 heads (mT5-XXL) takes 0.6 GB a row.
+# Attention over 1,536 tokens with 64 heads (mT5-XXL) takes 0.6 GB per row.
 _ACCELERATOR_BATCH_TOKENS = 16384
 _KIND = 'first_step'
 
@@ -29,9 +29,9 @@ class FirstStepScorer(encoding.RowEncoder):
   """A T5 on all local devices, ready for the first step of its decoder.
 
   Args:
-    bundle: The network and its weights, of whose output matrix the columns may
-      be enough (`loading.load_first_step`).
-    ids: The n pieces whose logits are wanted.
+    bundle: The network and its weights; of the output matrix, these columns
+      suffice (`loading.load_first_step`).
+    ids: The n pieces whose logits are computed.
     max_length: Tokens per input.
     **options: See `placement.Devices`.
 

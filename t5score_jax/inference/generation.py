@@ -1,9 +1,9 @@
 """Generates texts from texts, fast and in order.
 
-For pseudo-references, back-translations, and to inspect what a model learned.
-Each distinct input is computed once; batches have few shapes, which compile in
-threads beside the computation. Tokens are chosen in `inference/search.py`;
-given texts are scored in `inference/scoring.py`.
+Used for pseudo-references, back-translations, and to inspect what a model
+learned. Each distinct input is computed once. Batches have few shapes, which
+compile in threads during the computation. Tokens are chosen in
+`inference/search.py`; existing texts are scored in `inference/scoring.py`.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from t5score_jax.runtime import processes
 # Results that may wait on the device while the next batches are prepared.
 _IN_FLIGHT = 2
 
-# Decoding proceeds token by token with short rows: it needs more of them than
+# Decoding proceeds token by token with short rows, so it needs more rows than
 # scoring to fill a device.
 _SHORTEST = 32
 
@@ -63,10 +63,10 @@ class Outputs:
   """The texts generated for N inputs.
 
   Attributes:
-    outputs: The outputs of each input, in order; those of beam search from the
-      best down.
+    outputs: The outputs of each input, in order; with beam search, the best
+      first.
     truncated: Number of distinct inputs longer than max_length, which were
-      cut.
+      truncated.
   """
 
   outputs: list[list[Output]]

@@ -1,8 +1,8 @@
 """Scores and tags of texts that an encoder reads as one sequence.
 
-The texts are encoded one by one, joined as COMET joins them, and read in
-batches (`inference/encoding.py`). Not here: the network (`nn/unified.py`), what
-becomes of several scores and of tags (`metrics/unified.py`).
+The texts are tokenized one by one, joined as in COMET, and read in batches
+(`inference/encoding.py`). Not here: the network (`nn/unified.py`), how several
+scores and tags are used (`metrics/unified.py`).
 """
 
 from __future__ import annotations
@@ -21,20 +21,20 @@ from t5score_jax.errors import OptionError
 from t5score_jax.inference import encoding
 from t5score_jax.nn import heads, unified
 
-# Sequences whose tags are in memory at one time.
+# Maximum number of sequences whose tags are in memory at a time.
 _TAGGED_WINDOW = 2048
 _SHORTEST = 6
 
 
 @dataclasses.dataclass(frozen=True)
 class Readings:
-  """What a network says of N sequences.
+  """A network's outputs for N sequences.
 
   Attributes:
     scores: float32 [N].
-    tags: For each sequence the probabilities of the tags of the hypothesis'
-      tokens, float32 [tokens, tags]; empty without labels.
-    cut: Number of sequences that were cut.
+    tags: For each sequence, the tag probabilities of the hypothesis' tokens,
+      float32 [tokens, tags]; empty without labels.
+    cut: Number of sequences that were truncated.
   """
 
   scores: np.ndarray
@@ -69,7 +69,7 @@ class JointScorer(encoding.RowEncoder):
 
   @property
   def text_length(self) -> int:
-    """Tokens per text, special ones included."""
+    """Tokens per text, special tokens included."""
     return unified.text_length(self.max_length)
 
   def read(
@@ -108,7 +108,7 @@ class JointScorer(encoding.RowEncoder):
   def _joined(
     self, inputs: Sequence[tuple[str, ...]]
   ) -> tuple[list[list[int]], list[list[int]], list[int], int]:
-    """Ids, segments, the hypotheses' numbers of tokens; how many were cut."""
+    """Ids, segments, hypothesis lengths; the number of truncated sequences."""
     texts = list(dict.fromkeys(text for row in inputs for text in row))
     encoded = dict(
       zip(
@@ -135,7 +135,7 @@ class JointScorer(encoding.RowEncoder):
     return ids, types, counts, cut
 
   def _fit(self, part: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
-    """Cuts or fills tags to those of the longest hypothesis."""
+    """Cuts or pads tags to the length of the longest hypothesis."""
     if not shape:
       return part
     part = part[:, : shape[0]]
@@ -155,7 +155,7 @@ class JointScorer(encoding.RowEncoder):
     scores, logits = unified.predict(params, self._network, tokens, types)
     if logits is None:
       return scores
-    # [rows, 1 + length, tags]: the score stands before the tags.
+    # [rows, 1 + length, tags]: the score precedes the tags.
     tags = jax.nn.softmax(logits)
     first = jnp.broadcast_to(
       scores[:, None, None], (tokens.shape[0], 1, tags.shape[-1])

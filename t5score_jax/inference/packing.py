@@ -1,10 +1,10 @@
-"""Target tokens of several batches, multiplied by the vocabulary together.
+"""Multiplies target tokens of several batches by the vocabulary together.
 
 The product with a large vocabulary is most of the work of scoring. On a CPU it
-is a program of its own: the hidden states of target tokens, without padding,
-are copied into chunks of few sizes, whatever batches they come from. Which
-tokens make a chunk depends on the plan alone, not on the order in which its
-batches are computed. Not here: networks, devices.
+is a separate program: the hidden states of target tokens, without padding, are
+copied into chunks of few sizes, across batches. Which tokens form a chunk
+depends only on the plan, not on the order in which batches are computed. Not
+here: networks, devices.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class Chunk:
 
   Attributes:
     pairs: Their pairs, int [n].
-    size: Tokens of the compiled program, at least theirs.
+    size: Number of tokens of the compiled program; at least that of the pairs.
   """
 
   pairs: np.ndarray
@@ -40,12 +40,12 @@ def plan(
   program_cost: float,
   ready: Collection[int] = (),
 ) -> list[Chunk]:
-  """Divides targets into chunks, whole ones, in their order.
+  """Divides targets into chunks, in order, without splitting a target.
 
   Args:
     pairs: The pairs, int [n].
     lengths: Tokens of each pair's target, int [P].
-    most: Tokens of a full chunk; more where one target is longer.
+    most: Tokens of a full chunk; more if a single target is longer.
     token_cost: The cost of one token.
     program_cost: The cost of compiling for one more size, in the same unit.
     ready: Sizes that are compiled already.
@@ -81,14 +81,14 @@ def packed(
   targets: Sequence[np.ndarray],
   compute: Callable[[np.ndarray, np.ndarray], Any],
 ) -> Iterator[tuple[np.ndarray, Any]]:
-  """Computes each chunk as soon as the states of its targets are there.
+  """Computes each chunk as soon as the states of its targets are available.
 
   Args:
     batches: Yields pairs, int [n], and hidden states [n, length, width], in
       any order.
     chunks: Hold every pair once.
     targets: Ids of each pair's target.
-    compute: Makes the result, a row per token, from hidden states [size,
+    compute: Computes the result, a row per token, from hidden states [size,
       width] and ids int32 [size], 0 at the end of a chunk that is not full.
 
   Yields:
@@ -119,7 +119,7 @@ def packed(
 def by_pair(
   of_token: np.ndarray, values: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
-  """Arranges numbers of tokens by pairs.
+  """Arranges token values by pair.
 
   Args:
     of_token: The pair of each token, int [tokens]; a pair's are adjacent.

@@ -1,7 +1,7 @@
-"""A model on this process's devices: what scoring and generation share.
+"""Places a model on this process's devices, for scoring and generation.
 
-Weights are replicated, or sharded over a few devices where one is too small;
-the rows of a batch are sharded over the replicas. Not here: which texts make a
+Weights are replicated, or sharded over a few devices if one is too small. The
+rows of a batch are sharded over the replicas. Not here: which texts make a
 batch (`inference/buckets.py`), and what is computed from them.
 """
 
@@ -31,17 +31,17 @@ class ScoringError(T5ScoreError, RuntimeError):
   """A model's outputs are not finite."""
 
 
-# Called with the number of items done and the number of all.
+# Called with the number of items done and the total number.
 Progress = Callable[[int, int], None]
 
-# A text, or its ids as a model reads them, `</s>` last.
+# A text, or its ids as the model reads them, `</s>` last.
 Text = str | tuple[int, ...]
 
 # The paper truncates at 1,024 tokens.
 DEFAULT_MAX_LENGTH = 1024
 
-# Tokens per batch. A batch of few tokens leaves little room for padding, and
-# keeps one core busy; an accelerator has to be filled.
+# Tokens per batch. A batch of few tokens has little padding and keeps one core
+# busy; an accelerator has to be filled.
 _BATCH_TOKENS_PER_CORE = 1024
 _MOST_CPU_BATCH_TOKENS = 16384
 _ACCELERATOR_BATCH_TOKENS = 32768
@@ -53,7 +53,7 @@ _RULES = axes.standard_rules(training=False)
 class Devices:
   """This process's devices, on which a model is placed.
 
-  Whatever computes on devices takes these arguments and passes them on.
+  All classes that compute on devices take these arguments and pass them on.
 
   Args:
     batch_tokens: Tokens per batch on one replica of the model, padding
@@ -70,7 +70,7 @@ class Devices:
 
   Attributes:
     platform: 'cpu', 'gpu' or 'tpu'.
-    replicas: Number of replicas of the model; a batch's rows are a multiple.
+    replicas: Number of model replicas; the rows of a batch are a multiple.
     rows: The sharding of a batch over the replicas, by rows.
     everywhere: The sharding of an array that every device holds whole.
     dtype: The data type of the computation.
@@ -238,16 +238,16 @@ class Placed(Devices):
     self.use_params(bundle.params)
 
   def use_params(self, params: Mapping[str, Any]) -> None:
-    """Replaces the weights by others of the same shapes."""
+    """Replaces the weights with others of the same shapes."""
     self.params: t5.Params = self.put(params, self._logical_axes)
 
   def encode(
     self, texts: Sequence[Text]
   ) -> tuple[list[np.ndarray], np.ndarray]:
-    """Returns each text's ids, `</s>` last, and whether it was cut, bool [n].
+    """Returns texts' ids, `</s>` last, and truncation flags, bool [n].
 
-    A text that is given as ids is taken as it is; of one that is too long, the
-    ids before `</s>` are cut.
+    Texts given as ids are used unchanged. If they are too long, they lose ids
+    before `</s>`.
     """
     forks.claim()
     plain = [text for text in texts if isinstance(text, str)]

@@ -1,7 +1,7 @@
-"""A regressor's outputs, from the vectors of texts that were embedded once.
+"""A regressor's outputs, computed from text vectors that are embedded once.
 
-Scoring (`metrics/comes.py`) and fitting use it. The vectors come from
-`inference/embedding.py`, the network is `nn/heads.py`.
+Used in scoring (`metrics/comes.py`) and fitting. The vectors come from
+`inference/embedding.py`; the network is `nn/heads.py`.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ def outputs(
     model: The regressor.
     vectors: The vectors of all texts, [T, emb_dim].
     hypothesis: The row of each instance's hypothesis in `vectors`, int [N].
-    source: That of its source.
-    reference: That of its reference, for a model that reads references.
+    source: The row of its source.
+    reference: The row of its reference, for a model that reads references.
 
   Returns:
     float32 [N, outputs].
@@ -67,13 +67,13 @@ def _predict(
 class PairedOutputs:
   """Outputs of a regressor for many pairs of a few hypotheses and references.
 
-  What the first layer computes of one text is computed once; what it computes
-  of a pair, once for both directions (`heads.pair_terms`).
+  The terms of single texts in the first layer are computed once per text. The
+  terms of a pair are computed once for both directions (`heads.pair_terms`).
 
   Args:
     model: The regressor; it reads references.
     hypotheses: Vectors, [S, emb_dim].
-    sources: Those of the hypotheses' sources, [S, emb_dim].
+    sources: Vectors of the hypotheses' sources, [S, emb_dim].
     references: Vectors, [R, emb_dim].
   """
 
@@ -106,16 +106,16 @@ class PairedOutputs:
     first_reference: np.ndarray,
     second_reference: np.ndarray,
   ) -> tuple[np.ndarray, np.ndarray]:
-    """The outputs of pairs of texts that are hypotheses and references.
+    """The outputs of pairs whose texts are both hypothesis and reference.
 
     Args:
-      first: The one text as a hypothesis, int [P].
-      second: The other one.
-      first_reference: The one text as a reference, int [P].
-      second_reference: The other one.
+      first: Index of the first text as a hypothesis, int [P].
+      second: Index of the second text as a hypothesis.
+      first_reference: Index of the first text as a reference, int [P].
+      second_reference: Index of the second text as a reference.
 
     Returns:
-      Of (first, second) and of (second, first), float32 [P, outputs].
+      Outputs for (first, second) and for (second, first), float32 [P, outputs].
     """
     one, other = self._run(
       _both_ways, first, second, first_reference, second_reference

@@ -1,7 +1,7 @@
-"""Compiled programs by the shape they serve, compiled beside the computation.
+"""Compiled programs by shape, compiled in parallel with the computation.
 
-The one cache of compiled programs: scoring, encoding and generation use it.
-The cache on disk is `runtime/compilation_cache.py`.
+Scoring, encoding and generation share this cache of compiled programs. The
+cache on disk is `runtime/compilation_cache.py`.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class Programs(Generic[Key]):
 
 
 class Compiling(Generic[Key]):
-  """Programs of which some are still being compiled."""
+  """Programs, some of which are still being compiled."""
 
   def __init__(
     self,
@@ -78,5 +78,5 @@ class Compiling(Generic[Key]):
     return self._compiled[key]
 
   def ready(self, key: Key) -> bool:
-    """Whether a program can be had without waiting."""
+    """Whether a program is available without waiting."""
     return key in self._compiled or self._pending[key].done()

@@ -2,8 +2,9 @@
 
 The score of a pair is equation 1 of T5Score (Qin et al. 2022): the mean
 log-probability of the target's tokens, `</s>` included, given the input. Each
-distinct input is encoded once, each distinct pair decoded once; batches have
-few shapes (`inference/buckets.py`), compiled in threads beside the computation.
+distinct input is encoded once, and each distinct pair is decoded once. Batches
+have few shapes (`inference/buckets.py`), which are compiled in threads during
+the computation.
 
 Not here: which texts are paired, and the names of scores
 (`metrics/t5score.py`).
@@ -31,7 +32,7 @@ from t5score_jax.runtime import processes
 
 Pair = tuple[Text, Text]
 
-# Distinct pairs whose tokens are in memory at one time.
+# Maximum number of distinct pairs whose tokens are in memory at a time.
 _WINDOW = 32768
 
 # Results that may wait on the device while the next batches are prepared.
@@ -65,7 +66,7 @@ class Scorer:
   other pairs or the number of devices (float32: within 1e-5).
 
   Attributes:
-    packs: Whether the product with the vocabulary is a program of its own
+    packs: Whether the product with the vocabulary is a separate program
       (`inference/packing.py`), as on one CPU.
 
   Args:
@@ -84,7 +85,7 @@ class Scorer:
     axes = self.NETWORK.logical_axes
     self._placed = Placed(bundle, logical_axes=axes, **options)
     self._costs = _costs(bundle.config, self._placed.platform)
-    # On one CPU the product with the vocabulary is a program of its own.
+    # On one CPU the product with the vocabulary is a separate program.
     self.packs = self._placed.on_one_cpu
     self._programs: Programs[tuple[int, ...]] = Programs()
     self._shapes: set[tuple[int, ...]] = set()
@@ -107,7 +108,7 @@ class Scorer:
 
   @property
   def shapes(self) -> list[tuple[int, ...]]:
-    """Shapes of the batches so far, which later ones reuse where they fit."""
+    """Shapes of the batches so far; later batches reuse them where they fit."""
     return sorted(self._shapes)
 
   def expect(self, shapes: Collection[Sequence[int]]) -> None:
@@ -120,7 +121,7 @@ class Scorer:
     self._shapes.update(tuple(shape) for shape in shapes)
 
   def use_params(self, params: Mapping[str, Any]) -> None:
-    """Replaces the weights by others of the same shapes; keeps programs."""
+    """Replaces the weights with others of the same shapes; keeps programs."""
     with self._lock:
       self._placed.use_params(params)
 
@@ -147,8 +148,8 @@ class Scorer:
   ) -> PairScores:
     """Scores pairs of (input, target).
 
-    A text without tokens is the sequence `</s>` alone, as an input and as a
-    target, so that every pair has a finite score.
+    A text without tokens is read as `</s>` alone, as input and as target, so
+    every pair has a finite score.
 
     Args:
       pairs: N pairs of texts; a repeated pair costs nothing.
@@ -433,7 +434,7 @@ class _Window:
     )
 
   def part(self, pairs: np.ndarray) -> _Window:
-    """Selects pairs, int [n]: all or none of those of an input."""
+    """Selects pairs, int [n]: for each input, all of its pairs or none."""
     inputs, input_of_pair = np.unique(
       self.input_of_pair[pairs], return_inverse=True
     )
@@ -449,7 +450,7 @@ class _Window:
 def _window(
   pairs: np.ndarray, texts: Sequence[Text], placed: Placed, cut: np.ndarray
 ) -> _Window:
-  """Encodes the texts of `pairs`, int [n, 2]; marks those that are `cut`."""
+  """Encodes the texts of `pairs`, int [n, 2]; marks truncated ones in `cut`."""
   used, places = np.unique(pairs, return_inverse=True)
   encoded, cut[used] = placed.encode([texts[i] for i in used])
   lengths = np.asarray([len(ids) for ids in encoded], np.int64)
@@ -471,8 +472,8 @@ def _call(function: Any, config: Any, params: Any, *arrays: Any) -> Any:
 def _costs(config: T5Config, platform: str) -> buckets.Costs:
   """Estimates the seconds that computing and compiling take.
 
-  A rough model is enough: it only decides between a little more padding and
-  one more program. Its constants were measured on two cores of a server.
+  A rough estimate is enough: it only decides between a little more padding and
+  one more program. The constants were measured on two cores of a server.
   """
   joined = config.num_heads * config.head_dim
   attention = 4 * config.emb_dim * joined

@@ -1,7 +1,7 @@
-"""Decoding methods of T5: greedy search, sampling, beam search.
+"""Decoding methods for T5: greedy search, sampling, beam search.
 
-Pure functions of arrays, to be jitted. Each row is decoded independently of
-the others and of padding. Not here: text, batches, devices
+Pure functions of arrays, to be jitted. Each row is decoded independently of the
+other rows and of padding. Not here: text, batches, devices
 (`inference/generation.py`).
 """
 
@@ -41,9 +41,9 @@ class Method:
       distribution, 0 does not sample.
     top_k: Samples from this number of the most probable tokens; 0: all.
     top_p: Samples from the fewest tokens whose probabilities sum to at least
-      this, (0, 1].
-    seed: Seed of sampling. A draw depends on the seed, the input and the
-      number of the output only.
+      this, in (0, 1].
+    seed: Seed of sampling. A draw depends only on the seed, the input and the
+      index of the output.
     outputs: Outputs per input: samples, or the best beams.
 
   Raises:
@@ -105,7 +105,7 @@ class Sequences(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class _Model:
-  """A model with encoded inputs: probabilities of the next token."""
+  """A model with encoded inputs; gives next-token probabilities."""
 
   params: t5.Params
   config: t5.T5Config
@@ -125,7 +125,7 @@ class _Model:
     )
     ids = jnp.arange(logits.shape[-1])
     possible = (ids > 0) & (ids < self.vocab_size)
-    # Not renormalised: they remain the model's own probabilities.
+    # Not renormalised: these remain the model's own probabilities.
     return jnp.where(possible, jax.nn.log_softmax(logits), _NEVER), cache
 
 
@@ -149,7 +149,7 @@ def search(
     keys: Random bits of each input for sampling, uint32 [batch, 2].
 
   Returns:
-    The outputs; those of beam search from the best down.
+    The outputs; with beam search, the best first.
   """
   model = _Model(params, config, vocab_size, encoder_tokens)
   if method.beams > 1:
@@ -261,7 +261,7 @@ def _beam_search(model: _Model, method: Method) -> Sequences:
 
   Twice as many continuations as beams are considered, so that enough remain
   when the best ones end. A row closes when its best open sequence, at the
-  present length, scores below all kept finished ones.
+  current length, scores below all kept finished sequences.
   """
   batch, beams, most = (
     model.encoder_tokens.shape[0],
@@ -309,7 +309,7 @@ def _beam_search(model: _Model, method: Method) -> Sequences:
       s.open & (going[:, 0] / divisor > worst),
     )
 
-  # All beams start equal; only the first counts, or they would remain equal.
+  # All beams start equal. Only the first counts; else they would remain equal.
   first = jnp.where(jnp.arange(beams) > 0, _NEVER, 0.0)
   state = _Beams(
     jnp.int32(0),
@@ -333,7 +333,7 @@ def _beam_search(model: _Model, method: Method) -> Sequences:
 def _top_k(x: Array, k: int) -> tuple[Array, Array]:
   """The largest of each row [rows, n] and their indices, [rows, k].
 
-  Where rows are sharded, each device computes its own: XLA would gather all
+  If rows are sharded, each device computes its own rows. XLA would gather all
   rows on every device.
   """
   mesh = jax.sharding.get_abstract_mesh()

@@ -1,7 +1,7 @@
-"""Long runs in shards, which become one output at the end.
+"""Long runs in shards, which are combined into one output at the end.
 
-Inputs are read in shards; finished ones are kept in OUTPUT.parts, from which
-an interrupted run resumes. Of several processes, process 0 writes. Not here:
+Inputs are read in shards. Finished shards are kept in OUTPUT.parts, from which
+an interrupted run resumes. With several processes, process 0 writes. Not here:
 what is computed (`inference/bulk.py`, `mbr/`).
 """
 
@@ -39,7 +39,7 @@ class Totals:
 
   Attributes:
     examples: Number of examples.
-    cut: Number of texts longer than the model reads.
+    cut: Number of texts that exceeded the model's maximum length.
     unfinished: Number of generated texts that did not reach `</s>`.
   """
 
@@ -93,7 +93,7 @@ class Parts:
       restart: Whether to discard them.
 
     Raises:
-      RunError: They belong to another run, or to none.
+      RunError: They belong to another run or to none.
     """
     if self._output == '-':
       return
@@ -124,7 +124,7 @@ class Parts:
 
     Args:
       number: The number of the shard, from 0, in order.
-      head: What a resumed run needs to know of it, JSON.
+      head: What a resumed run needs to know about it, JSON.
       rows: The rows to write, JSON each.
       format: One of `FORMATS`, for '-'.
     """
@@ -132,7 +132,7 @@ class Parts:
       files.write_lines('-', formatted(rows, format))
       return
     if number == 0:
-      # Only now: a run that fails at once leaves no folder.
+      # Created only now, so a run that fails at once leaves no folder.
       with folders.new_folder(self._folder) as new:
         runs.write_json(new / _RUN_FILE, self._identity)
     lines = (json.dumps(row, ensure_ascii=False) for row in [head, *rows])
@@ -182,14 +182,15 @@ def run(
   """Computes the rows of all examples; all processes call it alike.
 
   Args:
-    examples: The examples in order, read as they are needed; `repr` tells them
-      apart.
+    examples: The examples in order, read as they are needed; their `repr`
+      identifies them.
     work: Computes the rows.
-    output: The file to write; '-' writes each shard when it is done, and keeps
-      nothing.
+    output: The file to write; '-' writes each shard to stdout when it is done,
+      and keeps nothing.
     identity: Identifies the run, JSON.
     format: 'jsonl', or 'text': the generated text or the score alone.
-    shard_size: Number of examples in memory, which an interruption loses.
+    shard_size: Number of examples in memory; an interruption loses at most
+      these.
     restart: Whether to discard the shards of an earlier run.
     progress: Called with the number of examples done.
 
@@ -256,7 +257,7 @@ def _digest(shard: Iterable[Any]) -> str:
 
 
 def formatted(rows: Iterable[Mapping[str, Any]], format: str) -> Iterator[str]:
-  """Lines of text for rows of a run."""
+  """Formats a run's rows as lines of text."""
   for row in rows:
     if format == 'jsonl':
       yield json.dumps(row, ensure_ascii=False)

@@ -1,9 +1,9 @@
-"""Candidates of segments, from JSONL or parallel files of text.
+"""Reads candidates of segments from JSONL or parallel text files.
 
 A line of JSONL is a segment: `candidates`, or `predictions` as `t5score infer`
 and `t5score mbr` write them, with `source` (or `inputs`), and optionally
-`references` (pseudo-references in place of the candidates), `weights` or
-`log_probs`. Not here: what is chosen (`mbr/decoding.py`).
+`references` (pseudo-references that replace the candidates), `weights` or
+`log_probs`. Not here: the choice among candidates (`mbr/decoding.py`).
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class Item:
     candidates: The candidates, at least one; duplicates count as often as they
       occur.
     source: The source text.
-    references: The pseudo-references; empty where they are the candidates.
+    references: The pseudo-references; empty if they are the candidates.
     numbers: A weight or log-probability of each pseudo-reference; empty for
       uniform weights.
     shown: Ids to write with the result.
@@ -51,7 +51,7 @@ def read_jsonl(path: str, weights: str = 'uniform') -> Iterator[Item]:
     weights: 'uniform', or the field with the numbers of pseudo-references.
 
   Raises:
-    RecordError: A line is no segment with candidates.
+    RecordError: A line is not a segment with candidates.
   """
   with files.open_text(path) as lines:
     for line, row in tables.read_table(lines, path, 'jsonl').rows:
@@ -146,13 +146,13 @@ def read_texts(
 
   Args:
     candidates: Files with the same number of lines for each segment, in order.
-    source: The file of sources, a line per segment.
-    references: Likewise of pseudo-references.
-    count: Lines per segment in each file of candidates; by default, all lines
-      by the number of sources, or 1.
+    source: The file of sources, one line per segment.
+    references: Likewise for pseudo-references.
+    count: Lines per segment in each candidates file; by default, the number of
+      lines divided by the number of sources, or 1.
 
   Raises:
-    RecordError: A file does not have as many lines for every segment.
+    RecordError: A file does not have this many lines for every segment.
     UsageError: Standard input would be read twice.
   """
   paths = [*candidates, *references, *([source] if source else [])]

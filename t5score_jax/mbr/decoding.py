@@ -1,11 +1,11 @@
 """Chooses among candidates by expected utility, or by a metric alone.
 
-Minimum Bayes risk decoding (Kumar and Byrne 2004; Eikema and Aziz 2020): the
-chosen candidate h maximises the mean of u(h, r) over pseudo-references r, which
-are samples of a model, by default the candidates. Methods:
+Minimum Bayes risk decoding (Kumar and Byrne 2004; Eikema and Aziz 2020) chooses
+the candidate h that maximises the mean of u(h, r) over pseudo-references r.
+These are samples from a model, by default the candidates. Methods:
 
     mbr        the mean over all pseudo-references
-    pruned     likewise, without candidates that hardly can win (`mbr/pruning`)
+    pruned     likewise, without candidates unlikely to win (`mbr/pruning`)
     aggregate  the utility against the mean of the pseudo-references, as arrays
                (DeNero et al. 2009; Vamvas and Sennrich 2024)
     rerank     the score of a metric that reads no references
@@ -36,10 +36,11 @@ class Options:
 
   Attributes:
     method: A name in `METHODS`.
-    top: Number of candidates to return, fewer where there are fewer distinct.
+    top: Number of candidates to return; fewer if there are fewer distinct ones.
     weights: What an item's numbers are; a name in `candidates.WEIGHTS`.
-    exclude_self: Whether a candidate is no pseudo-reference of its own, as in
-      comet-mbr; an equal text that was sampled again is one.
+    exclude_self: Whether a candidate is excluded from its own
+      pseudo-references, as in comet-mbr; an equal text that was sampled again
+      still counts.
     pruning: The settings of method 'pruned'.
   """
 
@@ -66,7 +67,7 @@ class Choice:
   Attributes:
     text: The candidate.
     score: Its expected utility or score.
-    index: Its first place among the candidates, from 0.
+    index: Its first position among the candidates, from 0.
   """
 
   text: str
@@ -80,9 +81,9 @@ class _Problem:
 
   Attributes:
     group: The distinct candidates and pseudo-references.
-    first: The first place of each candidate, int [A].
+    first: The first position of each candidate, int [A].
     samples: The index of each pseudo-reference in `group.references`, int [N].
-    weights: The weight of each pseudo-reference, [N], sum 1.
+    weights: The weight of each pseudo-reference, [N], summing to 1.
   """
 
   group: utilities.Group
@@ -97,10 +98,10 @@ class _Problem:
 
 
 def check(metric: base.Metric, options: Options) -> None:
-  """Checks that a metric serves a method.
+  """Checks that a metric suits a method.
 
   Raises:
-    OptionError: It reads references where it must not, or none.
+    OptionError: It reads references but must not, or must but does not.
   """
   if options.method == 'rerank' and metric.reads_references:
     raise OptionError(
@@ -116,7 +117,7 @@ def check(metric: base.Metric, options: Options) -> None:
 def decode(
   metric: base.Metric, items: Sequence[Item], options: Options
 ) -> tuple[list[list[Choice]], int]:
-  """Chooses candidates of every item.
+  """Chooses candidates for every item.
 
   Args:
     metric: The utility.
@@ -124,8 +125,8 @@ def decode(
     options: The method and its settings.
 
   Returns:
-    For each item its best candidates, the best first, earlier ones first where
-    scores are equal; and the number of texts that were cut.
+    For each item its best candidates, the best first, earlier ones first if
+    scores are equal; and the number of truncated texts.
 
   Raises:
     InputError: An item lacks a text that the metric needs.
@@ -211,7 +212,7 @@ def _rerank(
 def _ranked(
   problems: Sequence[_Problem], expected: Sequence[np.ndarray], top: int
 ) -> list[list[Choice]]:
-  """The best candidates; those that were pruned have the score -inf."""
+  """The best candidates; pruned ones have the score -inf."""
   ranked = []
   for problem, values in zip(problems, expected, strict=True):
     order = np.argsort(-values, kind='stable')[:top]

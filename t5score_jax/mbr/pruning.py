@@ -1,10 +1,10 @@
 """Confidence-based pruning of candidates (Cheng and Vlachos 2023).
 
 Algorithm 1 of "Faster Minimum Bayes Risk Decoding with Confidence-based
-Pruning": after the first r pseudo-references, the expected utilities of the
-candidates that are left are resampled by the bootstrap; those that are at
-least as good as the current best in hardly any resample are dropped, and r is
-doubled, until all pseudo-references were used or one candidate is left.
+Pruning". After the first r pseudo-references, the expected utilities of the
+remaining candidates are bootstrapped. Candidates that are at least as good as
+the current best in hardly any resample are dropped, and r is doubled, until all
+pseudo-references are used or one candidate remains.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ class Settings:
   """Settings of the pruning.
 
   Attributes:
-    confidence: A candidate is dropped where it ties or beats the best in at
-      most 1 - confidence of the resamples; the paper's alpha.
-    first: Pseudo-references of the first round; each round doubles them.
-    resamples: Bootstrap draws in a round.
-    seed: Of the draws; each segment draws by itself, so that its result does
-      not depend on the others.
+    confidence: A candidate is dropped if it ties or beats the best in at most
+      1 - confidence of the resamples; the paper's alpha.
+    first: Pseudo-references in the first round; each round doubles them.
+    resamples: Bootstrap draws per round.
+    seed: Random seed; each segment has its own draws, so its result does not
+      depend on the others.
   """
 
   confidence: float = 0.99
@@ -48,11 +48,11 @@ class Settings:
 
 @dataclasses.dataclass
 class _State:
-  """One segment on its way.
+  """The state of one segment.
 
   Attributes:
     samples: The column of each pseudo-reference, in order, int [N].
-    left: The candidates that are left, int [a].
+    left: The remaining candidates, int [a].
     values: Utilities, [A, B]; NaN where unknown.
     used: Number of pseudo-references used so far.
   """
@@ -64,7 +64,7 @@ class _State:
 
   @property
   def utilities(self) -> np.ndarray:
-    """Of the candidates left and the samples used, [a, used]."""
+    """Utilities of the remaining candidates and used samples, [a, used]."""
     return self.values[np.ix_(self.left, self.samples[: self.used])]
 
 
@@ -78,14 +78,14 @@ def expected(
 
   Args:
     pairs: Utilities of the groups.
-    samples: For each group the column of each pseudo-reference, in the order
-      in which they were sampled, int [N].
+    samples: For each group the column of each pseudo-reference, in sampling
+      order, int [N].
     top: Number of candidates that are always kept.
     settings: The settings.
 
   Returns:
-    For each group [A]: the mean over the pseudo-references used, -inf where
-    the candidate was dropped.
+    For each group [A]: the mean over the pseudo-references used; -inf if the
+    candidate was dropped.
   """
   states = [
     _State(
@@ -131,7 +131,7 @@ def _extend(
 
 
 def _kept(state: _State, top: int, settings: Settings) -> np.ndarray:
-  """Which of the candidates left stay, bool [a]."""
+  """Which remaining candidates stay, bool [a]."""
   matrix = state.utilities
   means = matrix.mean(axis=1)
   wins = np.zeros(len(means))

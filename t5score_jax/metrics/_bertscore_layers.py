@@ -1,13 +1,14 @@
 """The layers that bert-score recommends, by the name of the encoder.
 
-From the table of the original package (Zhang et al. 2020), which chose them by
-agreement with human judgments of WMT16; of the encoders that are read here. Not
-a metric by itself (hence the underscore).
+They come from the table of the original package (Zhang et al. 2020), whose
+authors chose them by agreement with human judgments of WMT16. Only encoders
+that this library reads are listed. Not a metric by itself (hence the
+underscore).
 """
 
 from __future__ import annotations
 
-#: Name of an encoder, without its owner -> number of the layer.
+#: Name of an encoder, without its owner -> layer number.
 RECOMMENDED = {
   'bert-base-uncased': 9,
   'bert-large-uncased': 18,
@@ -67,11 +68,11 @@ RECOMMENDED = {
 
 
 def recommended(name: str, depth: int) -> int:
-  """The layer for an encoder; -1, the last, where none is recommended.
+  """Returns the layer for an encoder; -1 (the last) if none is recommended.
 
   Args:
     name: The name of the encoder's folder.
-    depth: Its number of layers; a folder with this name and fewer layers is of
+    depth: Its number of layers; a folder with this name but fewer layers holds
       another encoder.
   """
   layer = RECOMMENDED.get(name.lower(), -1)

@@ -2,12 +2,12 @@
 
 A metric's class may declare which models it reads (`MODELS`, `READS`), its
 variants and its flags; see `base.Metric`. Importing a metric can take seconds,
-and the command line needs all declarations for its help. They are therefore
-literals, or module constants with literal values, and are read from the
-source.
+and the command line needs all declarations for its help. Declarations are
+therefore literals, or module constants with literal values, and are read from
+the source.
 
-Metrics are the files of this folder, and the entry points of other
-distributions in the group `t5score_jax.metrics`:
+Metrics are the files in this folder and the entry points that other
+distributions define in the group `t5score_jax.metrics`:
 
     [project.entry-points.'t5score_jax.metrics']
     length = 'my_package.length'          # or 'my_package.metrics:Length'
@@ -48,7 +48,7 @@ class Declared:
 
   @property
   def kinds(self) -> tuple[str, ...]:
-    """All kinds of models that the metric reads; () for any, or none."""
+    """All kinds of models that the metric reads; () means any or none."""
     return (*self.MODELS, *self.READS)
 
 
@@ -71,12 +71,12 @@ class Source:
     return getattr(importlib.import_module(self.module), self.attribute)
 
   def declared(self) -> Declared:
-    """Reads the declarations; none of a module that cannot be read."""
+    """Reads the declarations; a module that cannot be read has none."""
     return _declared(self.module, self.attribute)
 
 
 def sources() -> Mapping[str, Source]:
-  """All metrics by name: this folder's, then other distributions'."""
+  """All metrics by name: those in this folder, then other distributions'."""
   return _sources(tuple(metrics.__path__), tuple(sys.path))
 
 

@@ -1,4 +1,4 @@
-"""Options, signatures and pairs of texts that metrics with a model share.
+"""Options, signatures and text pairs shared by metrics that have a model.
 
 Not a metric by itself (hence the underscore).
 """
@@ -24,8 +24,8 @@ REFERENCE_RULES = ('max', 'mean')
 class ModelMetric(base.Metric):
   """A metric with a model on this process's devices.
 
-  A subclass passes `**options` of its constructor to this one, which documents
-  them; `registry.options_of` lists both.
+  A subclass passes its constructor's `**options` to this constructor, which
+  documents them; `registry.options_of` lists both.
 
   Attributes:
     reference_rule: 'max' or 'mean'; see the constructor.
@@ -48,9 +48,10 @@ class ModelMetric(base.Metric):
       reference_rule: How scores over several references are combined: 'max' or
         'mean'.
       max_length: Tokens per text (FrugalScore: per pair), special tokens
-        included. Longer texts are cut, and counted in `Scores.truncated`.
-        Default: the model's own, else 1024 for T5Score, 128 for FrugalScore
-        (the papers' values), the number of positions for other encoders.
+        included. Longer texts are truncated and counted in
+        `Scores.truncated`. Default: the model's own, else 1024 for T5Score and
+        128 for FrugalScore (the papers' values), and the number of positions
+        for other encoders.
       batch_tokens: Tokens per batch on one device. Bounds memory; scores do
         not depend on it.
       dtype: Data type of the computation: 'float32', or 'bfloat16' (faster on
@@ -58,9 +59,10 @@ class ModelMetric(base.Metric):
       num_partitions: Number of devices over which the weights are sharded, for
         models that do not fit on one.
       spread: Whether all processes of `runtime/processes.py` score the same
-        segments: each computes a share and has all scores.
-      special_tokens: Whether the spelling of a special token in a text, such as
-        `</s>` or `[SEP]`, is this token, as in transformers, and not text.
+        segments: each computes a share and receives all scores.
+      special_tokens: Whether a special token spelled out in a text, such as
+        `</s>` or `[SEP]`, is read as that token, as in transformers, instead
+        of as text.
 
     Raises:
       OptionError: A value is out of range.
@@ -77,7 +79,7 @@ class ModelMetric(base.Metric):
     }
 
   def _reading(self, model: Any) -> Any:
-    """The model with a tokenizer that follows the option `special_tokens`.
+    """Returns the model with a tokenizer that follows `special_tokens`.
 
     Args:
       model: A dataclass with a `vocabulary` or a `tokenizer`.
@@ -92,7 +94,7 @@ class ModelMetric(base.Metric):
     return dataclasses.replace(model, **change)
 
   def _identify(self, name: object, model: Any, vocabulary: Any) -> None:
-    """Keeps what identifies the model in signatures, and its size.
+    """Stores the model's size and what identifies it in signatures.
 
     Args:
       name: The model's name.
@@ -109,7 +111,7 @@ class ModelMetric(base.Metric):
     }
 
   def _sign(self, **settings: object) -> str:
-    """A signature of the metric, its model and these settings."""
+    """Returns a signature of the metric, its model and these settings."""
     return base.format_signature(
       {
         name: re.sub(r'[|\s]', '_', str(value))
@@ -122,7 +124,7 @@ class ModelMetric(base.Metric):
     )
 
   def _read_no_references(self) -> None:
-    """Refuses `reference_rule` for a metric that reads no references."""
+    """Rejects `reference_rule` for a metric that reads no references."""
     if self.reference_rule != 'max':
       raise OptionError(
         f'reference_rule {self.reference_rule!r}: {self.name} reads no '
@@ -130,7 +132,7 @@ class ModelMetric(base.Metric):
       )
 
   def _references(self, segments: Sequence[Segment]) -> dict[str, object]:
-    """Checks that there are references; settings that signatures show."""
+    """Checks that there are references; returns settings for signatures."""
     return {
       'nrefs': base.require_references(segments, self.name),
       'refs': self.reference_rule,
@@ -143,7 +145,7 @@ def distinct_pairs(
   """Lists the distinct (hypothesis, reference) pairs of segments.
 
   Returns:
-    The P pairs, and the pair of each reference, int [segments, most
+    The P pairs, and the index of each reference's pair, int [segments, most
     references], -1 where a segment has fewer references.
   """
   pairs: dict[tuple[str, str], int] = {}
@@ -159,7 +161,7 @@ def distinct_pairs(
 def over_references(
   values: np.ndarray, index: np.ndarray, rule: str
 ) -> np.ndarray:
-  """Combines the scores of pairs into scores of segments.
+  """Combines pair scores into segment scores.
 
   Args:
     values: Scores of pairs, float [P].

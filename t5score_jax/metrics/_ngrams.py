@@ -1,10 +1,10 @@
-"""Utilities of chrF and BLEU: n-grams of each text are counted once.
+"""Utilities for chrF and BLEU that count the n-grams of each text once.
 
-The matches of a pair are a sum over n-grams g of min(c_h(g), c_r(g)), which is
-the sum over t >= 1 of the number of g with c_h(g) >= t and c_r(g) >= t: a few
-matrix products for all pairs of a group. sacrebleu computes scores from the
-same counts. For averaged references c_r is the mean of the references' counts
-(DeNero et al. 2009; Vamvas and Sennrich 2024).
+The matches of a pair are the sum over n-grams g of min(c_h(g), c_r(g)). This
+equals the sum over t >= 1 of the number of g with c_h(g) >= t and c_r(g) >= t,
+which takes a few matrix products for all pairs of a group. sacrebleu computes
+scores from the same counts. For averaged references c_r is the mean of the
+references' counts (DeNero et al. 2009; Vamvas and Sennrich 2024).
 
 Not a metric by itself (hence the underscore).
 """
@@ -19,18 +19,18 @@ import numpy as np
 
 from t5score_jax.metrics import _utilities
 
-#: Splits a text into sequences with the order of their longest n-grams.
+#: Splits a text into sequences, each with the order of its longest n-grams.
 Split = Callable[[str], Sequence[tuple[Sequence[Hashable], int]]]
 
 
 @dataclasses.dataclass(frozen=True)
 class Counts:
-  """How often each of T texts has each n-gram of one order.
+  """Counts of each n-gram of one order in each of T texts.
 
   Attributes:
     text: The text of each entry, int [E].
     gram: The n-gram of each entry, int [E], from 0 to `size` - 1.
-    count: How often the text has it, at least 1, int [E].
+    count: How often it occurs in the text, at least 1, int [E].
     size: Number of distinct n-grams.
     totals: Number of n-grams of each text, float64 [T].
   """
@@ -45,7 +45,7 @@ class Counts:
     """The matches of texts int [a] with texts int [b], float64 [a, b]."""
     found = np.zeros((len(rows), len(columns)))
     symmetric = np.array_equal(rows, columns)
-    # An n-gram of one text alone matches only in the text itself.
+    # An n-gram that occurs in one text only matches only that text itself.
     shared = np.bincount(self.gram, minlength=self.size) > 1
     chosen = shared[self.gram]
     text, gram, count = (
@@ -57,7 +57,7 @@ class Counts:
       present = np.zeros((len(self.totals), len(kinds)), np.float32)
       present[text, column] = 1
       left = present[rows]
-      # The product of a matrix with itself takes half the time.
+      # A matrix times its own transpose takes half the time.
       right = left if symmetric else present[columns]
       found += left @ right.T
       chosen = count > 1
@@ -66,10 +66,10 @@ class Counts:
     return np.where(same, self.totals[columns], found)
 
   def mean_matches(self, weights: np.ndarray) -> np.ndarray:
-    """Statistics of all texts with the mean of some, [T, 3].
+    """Statistics of all texts against a weighted mean of texts, [T, 3].
 
     Args:
-      weights: The weight of each text in the mean, [T], sum 1.
+      weights: The weight of each text in the mean, [T], summing to 1.
 
     Returns:
       Hypothesis n-grams, reference n-grams and matches, as sacrebleu counts.
@@ -96,7 +96,7 @@ def count(
     np.int64,
   )
   text = np.repeat(np.arange(len(sequences)), lengths)
-  # Items that follow in the same text.
+  # Items from this one to the end of the same text.
   left = np.repeat(np.cumsum(lengths), lengths) - np.arange(len(ids))
   start = np.arange(len(ids))
   gram = ids
@@ -121,7 +121,7 @@ def _counts(text: np.ndarray, gram: np.ndarray, texts: int) -> Counts:
 
 
 class Utilities(_utilities.Utilities):
-  """Utilities of a metric that scores n-gram counts.
+  """Utilities for a metric that scores n-gram counts.
 
   Args:
     metric: The metric.
@@ -199,6 +199,6 @@ class Utilities(_utilities.Utilities):
 
 
 def _texts(group: _utilities.Group) -> dict[str, int]:
-  """The distinct texts of a group, with their numbers."""
+  """The distinct texts of a group, with their indices."""
   every = dict.fromkeys([*group.candidates, *group.references])
   return {text: n for n, text in enumerate(every)}

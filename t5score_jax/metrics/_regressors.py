@@ -1,4 +1,4 @@
-"""Loads regressors of any layout, for the metrics that are built on them.
+"""Loads regressors of any layout for the metrics built on them.
 
 Not a metric by itself (hence the underscore).
 """
@@ -21,20 +21,20 @@ def load(
   num_heads: int | None = None,
   layer_transformation: str | None = None,
 ) -> regressors.Regressor:
-  """Loads a regressor from its folder or a run's, or a COMET checkpoint.
+  """Loads a regressor from its own folder, a run's, or a COMET checkpoint.
 
   Args:
-    model: The folder, or a `.ckpt` of COMET's.
+    model: The folder, or a COMET `.ckpt`.
     metric: The metric's name, for messages.
-    wanted: The kinds that the metric reads, of `checkpoints/kinds.py`.
+    wanted: The kinds in `checkpoints/kinds.py` that the metric reads.
     tokenizer: For a COMET checkpoint; see
-      `checkpoints.formats.comet.checkpoint.load_comet`, as for the others.
+      `checkpoints.formats.comet.checkpoint.load_comet`, also for the others.
     num_heads: Likewise.
     layer_transformation: Likewise.
 
   Raises:
     FileNotFoundError: There is no such folder.
-    ValueError: None is named, it is of another kind, or it is damaged.
+    ValueError: No model is named, or it is of another kind or damaged.
   """
   if not model:
     raise OptionError(

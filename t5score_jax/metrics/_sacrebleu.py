@@ -1,10 +1,10 @@
 """BLEU, chrF and TER from sacrebleu's counts, one set per segment.
 
 sacrebleu computes counts from a segment, and a score from a sum of counts. A
-segment's score is that of its own counts, and a system's that of their sum: the
-number that `sacrebleu` prints on the command line. Keeping the counts makes
+segment is scored from its own counts, and a system from their sum, which gives
+the number that `sacrebleu` prints on the command line. Keeping the counts makes
 bootstrap intervals cheap. The methods in `HOOKS` are private to sacrebleu; a
-test names the one that a new release changes.
+test reports any that a new release changes.
 
 Not a metric by itself (hence the underscore in the name).
 """
@@ -21,7 +21,7 @@ import sacrebleu.metrics.base
 from t5score_jax.data.records import Segment
 from t5score_jax.metrics import base
 
-#: The private methods of sacrebleu's metrics that are called here, with their
+#: The private methods of sacrebleu's metrics called here, with their
 #: parameters.
 HOOKS = {
   '_preprocess_segment': ('sent',),
@@ -31,7 +31,7 @@ HOOKS = {
 }
 
 
-# Letters of scripts without spaces between words, by language.
+# Characters of scripts without spaces between words, by language.
 _SCRIPTS = {
   'zh': re.compile('[\u4e00-\u9fff]'),
   'ja': re.compile('[\u3040-\u30ff]'),
@@ -40,7 +40,7 @@ _SCRIPTS = {
   'my': re.compile('[\u1000-\u109f]'),
   'km': re.compile('[\u1780-\u17ff]'),
 }
-# ISO 639-3, as FLORES writes languages.
+# ISO 639-3 codes, which FLORES uses.
 _SHORTER = {
   **{'zho': 'zh', 'cmn': 'zh', 'jpn': 'ja', 'kor': 'ko', 'tha': 'th'},
   **{'lao': 'lo', 'mya': 'my', 'khm': 'km'},
@@ -48,10 +48,11 @@ _SHORTER = {
 
 
 def target_languages(segments: Sequence[Segment]) -> set[str]:
-  """The languages of the references.
+  """Returns the languages of the references.
 
-  Those of the language pairs ('en-zh', 'en-zh_CN', 'eng_Latn-zho_Hans'); else
-  what the script shows, for scripts without spaces between words.
+  They are taken from the language pairs ('en-zh', 'en-zh_CN',
+  'eng_Latn-zho_Hans'), or else detected from the script if it has no spaces
+  between words.
   """
   pairs = {s.language_pair for s in segments if s.language_pair}
   if pairs:
@@ -60,7 +61,7 @@ def target_languages(segments: Sequence[Segment]) -> set[str]:
     return {_SHORTER.get(language, language) for language in plain}
   text = ''.join(t for s in segments for t in s.references)
   counts = {name: len(x.findall(text)) for name, x in _SCRIPTS.items()}
-  # Japanese has Chinese characters too.
+  # Japanese uses Chinese characters too.
   counts['zh' if not counts['ja'] else 'ja'] = counts['zh'] + counts['ja']
   return {name for name, n in counts.items() if 2 * n > len(text)}
 
@@ -127,13 +128,14 @@ class CountingMetric(base.Metric):
   def _value(
     self, scorer: sacrebleu.metrics.base.Metric, counts: np.ndarray
   ) -> float:
-    # A list: sacrebleu's smoothing adds to slices, which copies only a list.
+    # A list: sacrebleu's smoothing adds to slices in place; only a list's slice
+    # is a copy.
     score = scorer._compute_score_from_stats(counts.tolist()).score
     # + 0.0 makes the zero of an error rate 0.0, not -0.0.
     return self._sign * score + 0.0
 
   def _count(self, segments: Sequence[Segment]) -> list[list[float]]:
-    """The counts of every segment, references prepared once for all systems."""
+    """Counts every segment; references are prepared once for all systems."""
     by_references: dict[tuple[str, ...], list[int]] = {}
     for index, segment in enumerate(segments):
       by_references.setdefault(segment.references, []).append(index)

@@ -1,6 +1,6 @@
-"""Error spans: from probabilities of tags, and what they cost.
+"""Error spans: decoded from tag probabilities, and their penalties.
 
-As COMET decodes them, so that scores that depend on spans are the same. Not a
+Decoding follows COMET, so scores that depend on spans are the same. Not a
 metric by itself (hence the underscore).
 """
 
@@ -14,7 +14,7 @@ import numpy as np
 from t5score_jax.metrics import base
 from t5score_jax.nn import unified
 
-#: Points of an error by severity; XCOMET (Guerreiro et al. 2024), section 3.
+#: Penalty of an error by severity; XCOMET (Guerreiro et al. 2024), section 3.
 POINTS = {'minor': 1, 'major': 5, 'critical': 10}
 _MOST_POINTS = 25
 
@@ -27,7 +27,7 @@ class ErrorSpan:
     start: Its first character.
     end: The character after its last.
     severity: One of the network's labels, such as 'minor'.
-    confidence: The mean probability of its tokens' tags, [0, 1].
+    confidence: The mean probability of its tokens' tags, in [0, 1].
   """
 
   start: int
@@ -42,7 +42,7 @@ class Scores(base.Scores):
 
   Attributes:
     spans: For each segment its errors in order; None where the network has no
-      tags. With several references those of the best.
+      tags. With several references, the errors found with the best one.
   """
 
   spans: Sequence[tuple[ErrorSpan, ...]] | None = None
@@ -54,18 +54,19 @@ def decode(
   labels: Sequence[str],
   threshold: float | None = None,
 ) -> tuple[ErrorSpan, ...]:
-  """Finds the spans that tags say.
+  """Decodes error spans from tag probabilities.
 
-  Neighbouring tokens with an error are one span, of the severity of the first
-  of them. As in COMET, the special tokens around the text are tagged too, and
-  a span that lasts to the end of the sequence does not count.
+  Adjacent error tokens form one span, which takes the severity of its first
+  token. As in COMET, the special tokens around the text are tagged too, and a
+  span that extends to the end of the sequence does not count.
 
   Args:
-    probabilities: Of each token's tags, [tokens, 1 + labels].
-    offsets: The place of each token in the hypothesis; (0, 0) of special ones.
+    probabilities: Tag probabilities of each token, [tokens, 1 + labels].
+    offsets: Character offsets of each token in the hypothesis; (0, 0) for
+      special tokens.
     labels: The severities.
-    threshold: A token is an error where its severities' probabilities sum to
-      more than this; None or 0: where a severity is the most probable tag.
+    threshold: A token is an error if the probabilities of all severities sum
+      to more than this. None or 0: if a severity is the most probable tag.
   """
   severities = probabilities[:, 1:]
   tags = probabilities.argmax(1)
@@ -82,7 +83,7 @@ def decode(
       spans.append(
         ErrorSpan(
           offsets[begin][0],
-          # A special token at the end stands nowhere in the text.
+          # A special token at the end has no position in the text.
           max(offsets[n][1] for n in chosen),
           labels[tags[begin] - 1],
           float(np.mean([probabilities[n, tags[n]] for n in chosen])),
@@ -93,6 +94,6 @@ def decode(
 
 
 def mqm(spans: Sequence[ErrorSpan]) -> float:
-  """XCOMET's score of a hypothesis' errors, in [0, 1]; 1 for none."""
+  """XCOMET's score of a hypothesis' errors, in [0, 1]; 1 without errors."""
   points = sum(POINTS.get(span.severity, 0) for span in spans)
   return (_MOST_POINTS - min(points, _MOST_POINTS)) / _MOST_POINTS

@@ -13,7 +13,7 @@ from t5score_jax.errors import InputError
 
 
 def _rows(values: Any, name: str) -> list[Any]:
-  """The elements of any collection that has an order."""
+  """Returns the elements of any ordered collection."""
   if isinstance(values, (str, bytes)):
     raise TypeError(
       f'{name} is one text; give a list, even of one: [{values[:20]!r}]'
@@ -33,7 +33,7 @@ def _rows(values: Any, name: str) -> list[Any]:
 
 
 def texts(values: Any, name: str) -> list[str]:
-  """The elements, which must be texts."""
+  """Returns the elements, which must be texts."""
   rows = _rows(values, name)
   return [_text(row, f'{name}[{index}]') for index, row in enumerate(rows)]
 
@@ -57,7 +57,7 @@ def _text(value: Any, place: str) -> str:
 
 
 def reference_lists(values: Any) -> list[tuple[str, ...]]:
-  """The references of each hypothesis, one or several."""
+  """Returns the references of each hypothesis, one or several."""
   rows = _rows(values, 'references')
   return [
     (_text(row, f'references[{index}]'),)
@@ -70,7 +70,7 @@ def reference_lists(values: Any) -> list[tuple[str, ...]]:
 def segments(
   hypotheses: Any, references: Any = None, sources: Any = None
 ) -> list[Segment]:
-  """The segments of N hypotheses; see `base.Metric.score`.
+  """Makes segments of N hypotheses; see `base.Metric.score`.
 
   Raises:
     TypeError: A single string where many are expected, or an element that is

@@ -1,7 +1,7 @@
 """Metrics that compare the token states of a hypothesis and a reference.
 
 BERTScore and MoverScore derive from `PairMetric`. It encodes each distinct text
-once per window that fits in memory, and computes inverse document frequencies.
+once per window that fits in memory and computes inverse document frequencies.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from t5score_jax.errors import OptionError
 from t5score_jax.inference import encoding
 from t5score_jax.metrics import _models, _utilities, base
 
-# Bytes of states in memory at one time.
+# Maximum bytes of states in memory at a time.
 _WINDOW_BYTES = 2**29
 
 IDF_NONE, IDF_REFERENCES = 'none', 'references'
@@ -55,11 +55,11 @@ class Idf:
     }
 
   def weights(self, text: Encoded) -> np.ndarray:
-    """The weight of each token, float64 [tokens]; unseen ones weigh most."""
+    """Token weights, float64 [tokens]; unseen tokens have the largest."""
     return np.array([self._values.get(i, self._unseen) for i in text.ids])
 
 
-# Of the hypothesis and of the reference; None for uniform weights.
+# Weights of hypothesis and reference; None means uniform weights.
 Idfs = tuple[Idf | None, Idf | None]
 
 
@@ -80,18 +80,18 @@ class TextPairs:
 
   @property
   def cut(self) -> int:
-    """The number of texts that were cut."""
+    """The number of texts that were truncated."""
     return sum(text.cut for text in self.encoded)
 
 
 class PairMetric(_models.ModelMetric):
-  """A metric on states of pairs of texts, under one encoder.
+  """A metric on the token states of text pairs under one encoder.
 
   Subclasses call `_load` in their constructors and define `_pair_scores` and
   `_settings`.
   """
 
-  #: Columns of `_pair_scores`; the last is the score, others are components.
+  #: Columns of `_pair_scores`; the last is the score, the others components.
   COLUMNS: ClassVar[tuple[str, ...]] = ('score',)
   #: Whether hypotheses are weighted by frequencies among hypotheses.
   HYPOTHESIS_IDF: ClassVar[bool] = False
@@ -201,7 +201,7 @@ class PairMetric(_models.ModelMetric):
   def _pair_values(
     self, segments: Sequence[Segment]
   ) -> tuple[TextPairs, np.ndarray]:
-    """The pairs of segments, and their `COLUMNS`, float64 [P, columns]."""
+    """Returns the segments' pairs and their `COLUMNS`, float64 [P, columns]."""
     pairs = text_pairs(segments, self._encoder)
     idfs = self._idfs(segments)
     values = np.zeros((len(pairs.pairs), len(self.COLUMNS)))
@@ -224,7 +224,7 @@ class PairMetric(_models.ModelMetric):
     return self._idf_of([s.hypothesis for s in segments]), idf
 
   def _idf_of(self, texts: Sequence[str]) -> Idf | None:
-    """The frequencies in a file if the option names one, else in texts."""
+    """Frequencies in the file that the option names, else in the texts."""
     if self._idf == IDF_NONE:
       return None
     if self._idf == IDF_REFERENCES:
@@ -235,11 +235,12 @@ class PairMetric(_models.ModelMetric):
     return self._corpora[self._idf]
 
   def _idf_name(self) -> str:
-    """The option `idf` for a signature.
+    """Formats the option `idf` for a signature.
 
     Returns:
-      The word; of a file its name and twelve digits of a SHA-256 of its lines,
-      whether or not it is compressed, as in 'corpus.txt.gz@1b4f0e985197'.
+      The word; for a file, its name and twelve digits of a SHA-256 of its
+      lines, as in 'corpus.txt.gz@1b4f0e985197'. Compression does not change
+      the digits.
     """
     if self._idf in (IDF_NONE, IDF_REFERENCES):
       return self._idf
@@ -248,9 +249,9 @@ class PairMetric(_models.ModelMetric):
     return f'{Path(self._idf).name}@{digest}'
 
   def _share(self, pairs: TextPairs) -> np.ndarray:
-    """Splits pairs across processes: int [P], the process of each.
+    """Assigns pairs to processes: int [P], the process of each.
 
-    All pairs of a reference go to one process, which encodes it once.
+    All pairs with the same reference go to one process, which encodes it once.
     """
     lengths = np.array([len(text.ids) for text in pairs.encoded], np.int64)
     references, group = np.unique(pairs.pairs[:, 1], return_inverse=True)
@@ -274,7 +275,7 @@ class PairMetric(_models.ModelMetric):
     """
     lengths = np.array([len(text.ids) for text in pairs.encoded])
     limit = _WINDOW_BYTES // (4 * self._width)
-    # Hypotheses of one reference are adjacent, so that it is encoded once.
+    # Hypotheses of one reference are adjacent, so it is encoded once.
     order = rows[np.lexsort((pairs.pairs[rows, 0], pairs.pairs[rows, 1]))]
     start = 0
     while start < len(order):

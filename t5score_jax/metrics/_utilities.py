@@ -1,8 +1,8 @@
-"""Utilities of many pairs of texts, for minimum Bayes risk decoding.
+"""Utilities of many text pairs, for minimum Bayes risk decoding.
 
-A group holds a segment's candidates and pseudo-references; the utility of a
-pair is the metric's score of the candidate with this one reference. A metric
-that can prepare each text once, or average references, has a subclass of
+A group holds a segment's candidates and pseudo-references. The utility of a
+pair is the metric's score of the candidate against that one reference. A metric
+that can prepare each text once, or average references, has its own subclass of
 `Utilities`.
 
 Not a metric by itself (hence the underscore); decoding is in `mbr/`.
@@ -20,7 +20,7 @@ import numpy as np
 from t5score_jax.data.records import Segment
 from t5score_jax.errors import OptionError
 
-# Pairs that are scored in one call, unless one group has more.
+# Maximum pairs scored in one call, unless a single group has more.
 _PAIRS = 1 << 16
 
 #: For each group, rows or columns of its matrix, int [n].
@@ -28,7 +28,7 @@ Indices = Sequence[np.ndarray]
 
 
 class Metric(Protocol):
-  """What is needed of a `base.Metric`."""
+  """The part of `base.Metric` that utilities need."""
 
   name: str
 
@@ -41,8 +41,8 @@ class Group:
   """One segment's texts.
 
   Attributes:
-    candidates: A texts.
-    references: B pseudo-references.
+    candidates: The A candidate texts.
+    references: The B pseudo-references.
     source: The source text, for metrics that read it.
     name: The segment's id, for errors.
   """
@@ -54,11 +54,11 @@ class Group:
 
 
 class Utilities:
-  """Utilities of the pairs of groups; this class scores pair by pair.
+  """Utilities of pairs within groups; this class scores pair by pair.
 
   Attributes:
-    cut: Number of texts so far that were longer than the metric reads; a text
-      in several groups may count several times.
+    cut: Number of texts so far that exceeded the metric's maximum length; a
+      text in several groups may count several times.
   """
 
   def __init__(self, metric: Metric, groups: Sequence[Group]):

@@ -1,11 +1,11 @@
 """BARTScore: text evaluation by BART's likelihoods (Yuan et al. 2021).
 
 The score of a target given an input is the mean log-probability of the target's
-tokens, the begin and the end of a text among them, as in the published program;
-at most 0, higher is better. Directions are T5Score's (`metrics/t5score.py`):
-`precision` is the program's score(references, hypotheses), with a source in the
-reference's place its faithfulness. Of several references the best counts, or
-the mean.
+tokens, begin and end of text included, as in the published program. It is at
+most 0; higher is better. Directions are T5Score's (`metrics/t5score.py`).
+`precision` is the program's score(references, hypotheses); with the source in
+place of the reference it is the program's faithfulness. With several
+references, the score is the best or the mean.
 
 Not here: batches (`inference/scoring.py`).
 """
@@ -63,7 +63,7 @@ class Metric(t5score.Metric):
     return {}
 
   def pieces(self, hypothesis: str) -> list[str]:
-    """The tokens of a hypothesis as text; see `t5score.Metric.pieces`."""
+    """Returns a hypothesis' tokens as text; see `t5score.Metric.pieces`."""
     text = self._read(hypothesis)
     (row,) = self._tokenizer.encode_batch([text], self._scorer.max_length)
     # How byte-level pieces spell a space.
@@ -71,12 +71,12 @@ class Metric(t5score.Metric):
 
 
 class BartScorer(scoring.Scorer):
-  """BART on all local devices; pairs of texts are scored as by its base.
+  """BART on all local devices; scores text pairs as its base class does.
 
   Args:
     model: The model.
-    max_length: Tokens per text, special ones included; longer texts are cut.
-      Default: 1024, or the positions of the model if those are fewer.
+    max_length: Tokens per text, special tokens included; longer texts are
+      truncated. Default: 1024, or the model's number of positions if smaller.
     **options: See `placement.Devices`.
 
   Raises:
@@ -94,7 +94,7 @@ class BartScorer(scoring.Scorer):
         f'max_length {max_length}: the model takes 3 to {longest} tokens'
       )
     self._model = model
-    # Texts come as ids, so that the vocabulary is not used.
+    # Texts arrive as ids, so the vocabulary is not used.
     network: Any = model.config
     super().__init__(
       Bundle(network, model.params, vocab.ByteVocabulary()),

@@ -15,10 +15,10 @@ file's name is the metric's name for `load_metric` and for `--metric`:
         values = [len(segment.hypothesis) for segment in segments]
         return base.Scores(values, self.signature())
 
-Higher means better, for every metric. Segments hold texts: a metric of another
+For every metric, higher is better. Segments hold texts; a metric of another
 modality takes paths or ids in their fields and reads the files itself. A metric
 in another distribution is an entry point (`metrics/_declarations.py`).
-Agreement with human judgments is in `evaluation/`.
+Agreement with human judgments is computed in `evaluation/`.
 """
 
 from __future__ import annotations
@@ -63,10 +63,10 @@ __all__ = [
   'share',
 ]
 
-#: Called with the number of items done and the number of all.
+#: Called with the number of items done and the total number.
 Progress = Callable[[int, int], None]
 
-#: Flags of options that several metrics have; as `Metric.FLAGS`.
+#: Flags of options that several metrics share; same format as `Metric.FLAGS`.
 COMMON_FLAGS: Mapping[str, Mapping[str, Any]] = {
   'reference_rule': {
     'flags': ('--several', '--multi-reference'),
@@ -106,12 +106,12 @@ COMMON_FLAGS: Mapping[str, Mapping[str, Any]] = {
 class Corpus:
   """Statistics from which a metric computes one value for a whole system.
 
-  BLEU of a system is not the mean of its sentences' BLEU: it is computed from
-  sums over the sentences. These are the summands of such a value.
+  A system's BLEU is not the mean of its sentences' BLEU; it is computed from
+  sums over the sentences. These are the summands.
 
   Attributes:
     statistics: The summands, [N, S].
-    aggregate: A function of their sum, [S] -> the system's value.
+    aggregate: Computes the system's value from their sum, [S].
   """
 
   statistics: np.ndarray
@@ -127,11 +127,11 @@ class Scores:
     signature: `key:value|key:value|...`, enough to reproduce the scores.
     components: Parts of the scores, float [N] each, by name; for example
       precision and recall.
-    truncated: Number of distinct texts longer than the metric reads, which
-      were cut.
-    texts: Number of distinct texts (of pairs, if the metric reads two texts as
+    truncated: Number of distinct texts that exceeded the metric's maximum
+      length and were truncated.
+    texts: Number of distinct texts (or pairs, if the metric reads two texts as
       one); 0 if unknown.
-    notes: Further notes to the user, a sentence each.
+    notes: Further notes to the user, one sentence each.
     corpus: How a system's value is computed; None means the mean of `values`.
   """
 
@@ -174,12 +174,12 @@ class Scores:
     return iter(self.values.tolist())
 
   def __getitem__(self, index: Any) -> Any:
-    """A segment's score as a float, or an array of those of a slice."""
+    """Returns a segment's score as a float, or a slice's as an array."""
     chosen = self.values[index]
     return chosen if isinstance(chosen, np.ndarray) else float(chosen)
 
   def __array__(self, dtype: Any = None, copy: bool | None = None) -> Any:
-    """The values, so that NumPy and pandas take scores for an array."""
+    """Returns the values, so that NumPy and pandas treat scores as an array."""
     return np.array(self.values, dtype, copy=copy is not False)
 
   def __repr__(self) -> str:
@@ -199,12 +199,12 @@ class Scores:
 
   @property
   def cut(self) -> str:
-    """The number of texts that were cut, with their share; '' for none."""
+    """The number of truncated texts with their share; '' for none."""
     return share(self.truncated, self.texts) if self.truncated else ''
 
   @property
   def system(self) -> float:
-    """The value of all segments taken as one system's.
+    """The system-level value, with all segments taken as one system.
 
     Raises:
       InputError: There are no segments.
@@ -217,32 +217,32 @@ class Scores:
 
 
 class Metric(abc.ABC):
-  """A metric: scores segments, and signs the scores.
+  """A metric: scores segments and gives the scores a signature.
 
-  A pickled metric is reconstructed from the arguments of its constructor;
-  later changes of its attributes are lost.
+  A pickled metric is reconstructed from its constructor arguments; later
+  changes to its attributes are lost.
 
-  The upper-case attributes are declarations, which `metrics/registry.py` reads
-  from the source of the class itself, without importing it: their values must
-  be literals, or module constants with literal values.
+  The upper-case attributes are declarations. `metrics/registry.py` reads them
+  from the source of the class itself, without importing it, so their values
+  must be literals, or module constants with literal values.
 
   Attributes:
-    name: The name to show.
+    name: The display name.
     num_parameters: The number of parameters of the metric's model; None for a
       metric without a model.
     reads_references: Whether scores depend on references.
-    progress: Called with (items done, items in all) while scoring; None. Only
-      metrics with a model call it.
+    progress: Called with (items done, total items) while scoring, or None.
+      Only metrics with a model call it.
     independent: Whether a segment's score depends on no other segment, so that
-      segments of several callers can be scored together.
+      segments from several callers can be scored together.
     MODELS: The kinds of models (`checkpoints/kinds.py`) whose folder alone
-      means this metric.
+      selects this metric.
     READS: Further kinds that the metric reads when it is chosen by name.
     VARIANTS: Options by suffix of the metric's name:
       `{'++': {'word_order': 2}}` in `chrf.py` makes `chrf++`.
-    FLAGS: Options that have a flag of their own, by name: `flags`, the flag
-      and its aliases, and arguments of `add_argument`; its `type` is
-      'positive', 'int', 'float' or 'str'.
+    FLAGS: Options that have their own flag, by name: `flags`, the flag and its
+      aliases, and arguments of `add_argument`; `type` is 'positive', 'int',
+      'float' or 'str'.
   """
 
   name: str
@@ -258,7 +258,7 @@ class Metric(abc.ABC):
   _call: threading.local
 
   def __new__(cls, *args: Any, **options: Any) -> Self:
-    """Keeps the arguments, for pickling."""
+    """Stores the arguments for pickling."""
     metric = super().__new__(cls)
     metric._arguments = args, options
     metric._call = threading.local()
@@ -272,7 +272,7 @@ class Metric(abc.ABC):
 
   @property
   def progress(self) -> Progress | None:
-    """Of the call in this thread, else the one assigned to the metric."""
+    """The callback of this thread's call, else the one set on the metric."""
     call: Progress | None = getattr(self._call, 'progress', None)
     return call or self._progress
 
@@ -283,7 +283,7 @@ class Metric(abc.ABC):
 
   @abc.abstractmethod
   def signature(self, **observed: object) -> str:
-    """The settings on which the scores depend; use `format_signature`.
+    """Returns the settings that affect the scores; use `format_signature`.
 
     Args:
       **observed: Settings that depend on the segments, such as `nrefs`; only
@@ -295,10 +295,10 @@ class Metric(abc.ABC):
     """Scores segments.
 
     Args:
-      segments: N segments, in any order, of any number of systems.
+      segments: N segments, in any order, from any number of systems.
 
     Returns:
-      N scores in the order of the segments. No segments give no scores.
+      N scores in the order of the segments; empty without segments.
 
     Raises:
       InputError: A segment lacks a text that the metric needs; use
@@ -308,7 +308,7 @@ class Metric(abc.ABC):
   def utilities(
     self, groups: Sequence[_utilities.Group]
   ) -> _utilities.Utilities:
-    """Prepares the scores of all pairs of groups of texts; see there."""
+    """Prepares utilities of all pairs within groups; see `Utilities`."""
     return _utilities.Utilities(self, groups)
 
   def score(
@@ -319,18 +319,18 @@ class Metric(abc.ABC):
     *,
     progress: Progress | None = None,
   ) -> Scores:
-    """Scores hypotheses, one segment each; a metric can be called as well.
+    """Scores hypotheses, one segment each; calling the metric does the same.
 
     Args:
       hypotheses: N texts: a list, generator, NumPy array, pandas column, ...
-      references: For each hypothesis its reference, or a list of its
-        references: `[['a', 'b'], ['c', 'd']]` are two references of each of
-        two hypotheses. An array or a data frame [N, K] has K references. (The
+      references: For each hypothesis, its reference or a list of its
+        references: `[['a', 'b'], ['c', 'd']]` gives each of two hypotheses
+        two references. An array or a data frame [N, K] has K references. (The
         outer list is always over hypotheses; for sacrebleu's order, references
         first, pass `zip(*references)`.)
       sources: N source texts.
-      progress: Called with (items done, items in all) in this call, by metrics
-        with a model.
+      progress: Called with (items done, total items) during this call, by
+        metrics with a model.
 
     Returns:
       The N scores.
@@ -372,21 +372,21 @@ def _make(
 
 
 def share(part: int, whole: int) -> str:
-  """`'3 of 40 texts (7.5%)'`; without the share where the whole is 0."""
+  """Formats `'3 of 40 texts (7.5%)'`; no share if the total is 0."""
   if not whole:
     return f'{part} {"text" if part == 1 else "texts"}'
   return f'{part} of {whole} texts ({100 * part / whole:.1f}%)'
 
 
 def count_parameters(params: Any) -> int:
-  """How many numbers a tree of arrays holds: mappings of arrays, nested."""
+  """Counts the elements of a tree of arrays (nested mappings)."""
   if isinstance(params, Mapping):
     return sum(count_parameters(part) for part in params.values())
   return math.prod(params.shape)
 
 
 def check_choice(option: str, value: str, choices: Collection[str]) -> None:
-  """Raises OptionError unless an option has one of its values."""
+  """Raises OptionError unless an option has one of the allowed values."""
   if value not in choices:
     raise OptionError(f'{option} {value!r}: use one of {", ".join(choices)}')
 
@@ -399,8 +399,8 @@ def require_references(segments: Sequence[Segment], name: str) -> str:
     name: The metric, for the message.
 
   Returns:
-    For the signature, the number of references of every segment: `'1'`,
-    `'2'`, ..., or `'var'` where it differs (sacrebleu's `nrefs`).
+    The number of references per segment, for the signature: `'1'`, `'2'`,
+    ..., or `'var'` if it varies (sacrebleu's `nrefs`).
 
   Raises:
     InputError: A segment has no reference.
@@ -415,7 +415,7 @@ def require_references(segments: Sequence[Segment], name: str) -> str:
 
 
 def require_sources(segments: Sequence[Segment], name: str) -> None:
-  """Checks that every segment has a source; as `require_references`."""
+  """Checks that every segment has a source; see `require_references`."""
   for index, segment in enumerate(segments):
     if segment.source is None:
       raise InputError(
@@ -424,7 +424,7 @@ def require_sources(segments: Sequence[Segment], name: str) -> None:
 
 
 def _place(segment: Segment, index: int) -> str:
-  """A segment's place, in words."""
+  """Describes where a segment is."""
   ids = [
     f'{name} {value!r}'
     for name in ('language_pair', 'system', 'document', 'segment')

@@ -1,10 +1,10 @@
 """BERTScore: greedy matching of token states (Zhang et al. 2020).
 
 Each token of the hypothesis is matched with the most similar token of the
-reference (precision), and the reverse (recall); similarity is the cosine of
+reference (precision), and the reverse (recall). Similarity is the cosine of
 states of one encoder layer, and F is the harmonic mean. Weights are uniform or
-inverse document frequencies; the encoder's special tokens may be matched but
-have no weight. With several references each of P, R and F is the best, or the
+inverse document frequencies. The encoder's special tokens may be matched but
+have no weight. With several references, P, R and F are each the best or the
 mean. A text without tokens has P = R = F = 0.
 
 Not here: the states (`metrics/_token_states.py`).
@@ -30,18 +30,18 @@ from t5score_jax.inference import buckets
 from t5score_jax.metrics import _bertscore_layers
 from t5score_jax.metrics import _token_states as token_states
 
-# Similarities held at a time.
+# Maximum similarities in memory at a time.
 _BLOCK = 2**22
 
 
 @dataclasses.dataclass(frozen=True)
 class Baseline:
-  """Scores b of unrelated sentences: x becomes (x - b) / (1 - b).
+  """Baselines b, the scores of unrelated sentences; x -> (x - b) / (1 - b).
 
   Attributes:
-    precision: b of P.
-    recall: b of R.
-    f: b of F.
+    precision: b for P.
+    recall: b for R.
+    f: b for F.
   """
 
   precision: float
@@ -68,14 +68,14 @@ class Metric(token_states.PairMetric):
 
     Args:
       model: The folder of an encoder.
-      layer: The layer whose states are compared: 0 the embeddings, -1 the
-        last. Default: the one that the original package recommends for an
-        encoder of this name, such as 9 of 12 for bert-base-uncased and 17 of 24
-        for roberta-large, else the last.
-      idf: 'none'; 'references': inverse document frequencies of the references
-        that are scored together; else a file, one document per line.
+      layer: The layer whose states are compared; 0 is the embeddings, -1 the
+        last layer. Default: the one that the original package recommends for
+        an encoder of this name, such as 9 of 12 for bert-base-uncased and 17
+        of 24 for roberta-large, else the last.
+      idf: 'none'; 'references', for inverse document frequencies in the
+        references scored together; or a file, one document per line.
       baseline: TSV or CSV with the columns LAYER, P, R, F, as in the original
-        package; scores are rescaled by the row of the layer.
+        package; scores are rescaled with the row of the layer.
       **options: See `_models.ModelMetric`.
 
     Raises:
@@ -140,7 +140,7 @@ class _Text:
     weights = counted.astype(np.float32)
     if idf is not None:
       by_idf = weights * idf.weights(encoded)
-      # Tokens in every document weigh nothing; if all are, they weigh the same.
+      # Tokens in every document have weight 0. If all do, weights are uniform.
       weights = by_idf if by_idf.sum() > 0 else weights
     self.weights = weights / max(weights.sum(), 1e-30)
 
@@ -210,7 +210,7 @@ def _greedy(
 
 
 def read_baseline(path: str | os.PathLike[str], layer: int) -> Baseline:
-  """Reads the row of a layer from a table LAYER, P, R, F.
+  """Reads a layer's row from a table with columns LAYER, P, R, F.
 
   Raises:
     OptionError: There is no such row.

@@ -1,10 +1,11 @@
 """BLEU (Papineni et al. 2002), by sacrebleu (Post 2018).
 
-A segment's score is `sacrebleu --sentence-level`'s (effective order, so that
-texts shorter than four tokens have a score); a system's is `sacrebleu`'s. Both
-go from 0 to 100. With several references an n-gram counts as often as the
-reference that has it most often, and the closest length is taken. An empty
-hypothesis, and one that shares no token with the references, scores 0.
+Segment scores are those of `sacrebleu --sentence-level` (with effective order,
+so texts shorter than four tokens have a score); system scores are those of
+`sacrebleu`. Both range from 0 to 100. With several references, the count of an
+n-gram is clipped at its maximum over the references, and the closest reference
+length is used. A hypothesis that is empty or shares no token with the
+references scores 0.
 """
 
 from __future__ import annotations
@@ -19,12 +20,12 @@ from t5score_jax.data.records import Segment
 from t5score_jax.errors import OptionError
 from t5score_jax.metrics import _ngrams, _sacrebleu, _utilities
 
-# Written without spaces between words: for 13a a clause is one token.
+# Written without spaces between words; 13a makes one token of a whole clause.
 _OWN_TOKENIZER = {
   **{'zh': 'zh', 'ja': 'ja-mecab', 'ko': 'ko-mecab'},
   **dict.fromkeys(('th', 'lo', 'my', 'km'), 'char'),
 }
-# What sacrebleu's tokenizers need beyond the default install.
+# Extras that sacrebleu's tokenizers need beyond the default install.
 _MODEL = (
   'a SentencePiece model that sacrebleu downloads; without a network put {url} '
   'into ~/.sacrebleu/models ($SACREBLEU/models)'
@@ -60,8 +61,8 @@ class Metric(_sacrebleu.CountingMetric):
       lowercase: Whether to ignore case.
       smooth_method: How an order without matches is smoothed: `exp`, `floor`,
         `add-k` or `none`.
-      smooth_value: The value of `floor` or `add-k`.
-      max_ngram_order: The longest n-grams.
+      smooth_value: The value for `floor` or `add-k`.
+      max_ngram_order: The highest n-gram order.
 
     Raises:
       OptionError: There is no such tokenizer or smoothing.
@@ -93,7 +94,7 @@ class Metric(_sacrebleu.CountingMetric):
     try:
       system_scorer = scorer(effective_order=False)
     except (ImportError, RuntimeError, OSError) as error:
-      # No MeCab, or no network for the model of a tokenizer.
+      # No MeCab, or no network to download a tokenizer's model.
       need = _NEEDS.get(tokenize, f'a package or file ({error})')
       raise OptionError(f'tokenize {tokenize!r} needs {need}') from error
     super().__init__(
@@ -127,7 +128,7 @@ class Metric(_sacrebleu.CountingMetric):
     )
 
   def _of_counts(self, stats: np.ndarray) -> np.ndarray:
-    """The scores of counts, [..., orders, 3] -> [...]."""
+    """Computes scores from counts, [..., orders, 3] -> [...]."""
     totals, references, matches = np.moveaxis(stats, -1, 0)
     # sacrebleu's order: lengths, matches by order, n-grams by order.
     counts = np.concatenate(

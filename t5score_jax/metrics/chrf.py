@@ -1,9 +1,9 @@
 """chrF and chrF++ (Popović 2015, 2017), by sacrebleu.
 
-`chrf` counts characters up to 6-grams; `chrf++` adds words up to 2-grams. Both
-go from 0 to 100, for a segment and for a system (from the sums of counts, as
-`sacrebleu -m chrf` prints it). Of several references the one with the highest
-score counts. An empty hypothesis scores 0.
+`chrf` counts character n-grams up to order 6; `chrf++` adds word n-grams up to
+order 2. Both range from 0 to 100, for segments and for systems (from summed
+counts, as `sacrebleu -m chrf` prints it). With several references, the one with
+the highest score counts. An empty hypothesis scores 0.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from sacrebleu.metrics import CHRF
 from t5score_jax.errors import OptionError
 from t5score_jax.metrics import _ngrams, _sacrebleu, _utilities
 
-# sacrebleu's stand-in for a precision or recall without n-grams.
+# sacrebleu's placeholder for a precision or recall without n-grams.
 _EPSILON = 1e-16
 
 
@@ -40,12 +40,12 @@ class Metric(_sacrebleu.CountingMetric):
     """Chooses the variant.
 
     Args:
-      char_order: The longest character n-grams.
-      word_order: The longest word n-grams; 2 makes chrF++.
+      char_order: The highest order of character n-grams.
+      word_order: The highest order of word n-grams; 2 makes chrF++.
       beta: How much more recall weighs than precision.
       lowercase: Whether to ignore case.
       whitespace: Whether spaces are characters.
-      eps_smoothing: Smoothing as in NLTK and Moses.
+      eps_smoothing: Whether to smooth as NLTK and Moses do.
 
     Raises:
       OptionError: An order or beta is out of range.
@@ -94,7 +94,7 @@ class Metric(_sacrebleu.CountingMetric):
     return parts
 
   def _f_scores(self, stats: np.ndarray) -> np.ndarray:
-    """Computes chrF of many counts at once, as sacrebleu does of one.
+    """Computes chrF from many counts at once, as sacrebleu does from one.
 
     Args:
       stats: Hypothesis and reference n-grams and matches, [..., orders, 3].

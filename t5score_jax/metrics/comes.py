@@ -1,9 +1,9 @@
 """COMES and COMET: an encoder and a regressor trained on human judgments.
 
 COMET (Rei et al. 2020) reads hypothesis, source and reference, or only the
-first two (COMET-QE), and predicts one number; COMES (2022, section 3) predicts
-one per quality dimension. A segment's score is the chosen output, or the mean
-of all. With several references the best counts, as in the paper's tests.
+first two (COMET-QE), and predicts one number. COMES (2022, section 3) predicts
+one per quality dimension. A segment's score is the chosen output or the mean of
+all outputs. With several references the best counts, as in the paper's tests.
 
 Not here: the network (`nn/heads.py`), vectors of texts
 (`inference/embedding.py`).
@@ -26,7 +26,7 @@ from t5score_jax.metrics import _models, _regressors, _utilities, base
 
 MEAN = 'mean'
 
-# Groups with indices of candidates and of references, int [P] each.
+# Groups with candidate and reference indices, int [P] each.
 _Pairs = Sequence[tuple[int, np.ndarray, np.ndarray]]
 
 
@@ -52,17 +52,17 @@ class Metric(_models.ModelMetric):
     Args:
       model: The folder of a regressor or of a COMET checkpoint (`hparams.yaml`
         and a `.ckpt`), or a MODEL_DIR or checkpoint of training.
-      output: The output that is the score, or 'mean' of all.
+      output: The output used as the score, or 'mean' for the mean of all.
       tokenizer: For a COMET checkpoint; see
         `checkpoints.formats.comet.checkpoint.load_comet`.
       layer_transformation: Likewise.
       num_heads: Likewise.
       windows: Whether texts longer than `max_length` are read whole, in
-        windows whose vectors are averaged (pooling by maxima: their maximum);
-        see `inference/embedding.py`. The paper cuts them. Layers that are
-        normalised before the mix are normalised by each window's statistics.
-      stride: Minimum number of tokens that neighbouring windows share. The
-        default of both is the model's, else off.
+        windows whose vectors are averaged (with max pooling: their maximum);
+        see `inference/embedding.py`. The paper truncates them. Layers
+        normalised before the mix use each window's statistics.
+      stride: Minimum number of tokens that adjacent windows share. By default
+        the model's settings of both are used, else windows are off.
       **options: See `_models.ModelMetric`.
 
     Raises:
@@ -129,14 +129,14 @@ class Metric(_models.ModelMetric):
     return {'windows': f'stride{self._encoder.stride}'}
 
   def score_segments(self, segments: Sequence[Segment]) -> base.Scores:
-    """Scores segments; every output of the model is a component."""
+    """Scores segments; each output of the model is a component."""
     base.require_sources(segments, self.name)
     observed: dict[str, object] = {}
     texts = [s.hypothesis for s in segments]
     texts += [s.source or '' for s in segments]
     count = len(segments)
-    # One instance per reference; hypotheses, sources and references are rows
-    # of the vectors.
+    # One instance per reference; hypotheses, sources and references index the
+    # rows of the vectors.
     owners, references = np.arange(count), None
     if self._config.reference:
       observed = self._references(segments)
@@ -232,7 +232,7 @@ class Utilities(_utilities.Utilities):
     return found
 
   def _symmetric(self, n: int, row: np.ndarray, column: np.ndarray) -> bool:
-    """Whether (i, j) and (j, i) are both wanted, which share most work."""
+    """Whether both (i, j) and (j, i) are wanted; they share most work."""
     group = self.groups[n]
     return group.candidates == group.references and np.array_equal(row, column)
 
@@ -268,7 +268,7 @@ class Utilities(_utilities.Utilities):
     return self._per_group(outputs, [len(i) for _, i, _ in wanted])
 
   def _both_ways(self, wanted: _Pairs) -> list[tuple[np.ndarray, np.ndarray]]:
-    """Those of (i, j) and of (j, i)."""
+    """The utilities of (i, j) and of (j, i)."""
     if not wanted:
       return []
     counts = [len(i) for _, i, _ in wanted]

@@ -1,9 +1,9 @@
-"""Cosine of the sentence vectors of a hypothesis and its source (or reference).
+"""Cosine of the sentence vectors of hypothesis and source (or reference).
 
 UScore's sentence-based metric (Belouadi and Eger 2023, section 3.2): cos(x, y),
 where a text's vector is the mean of its states in one layer of an encoder,
 special tokens included. `t5score contrast` trains such encoders without
-parallel text. The score is in [-1, 1], 1 for equal texts.
+parallel text. The score is in [-1, 1], and 1 for identical texts.
 
 Not here: vectors of texts (`inference/embedding.py`).
 """
@@ -47,7 +47,7 @@ class Metric(_models.ModelMetric):
       model: The folder of an encoder, or the name of an installed one.
       conditioning: What the hypothesis is compared with: 'source', or
         'reference' (one or several).
-      layer: The hidden states: 0 the embeddings, -1 the last layer.
+      layer: The hidden states to use; 0 is the embeddings, -1 the last layer.
       **options: See `_models.ModelMetric`.
 
     Raises:

@@ -1,9 +1,9 @@
-"""FrugalScore: a cross-encoder that learned an expensive metric's scores.
+"""FrugalScore: a cross-encoder distilled from an expensive metric.
 
 One small encoder reads hypothesis and reference together (Kamal Eddine et al.
-2022): a score costs one pass over a pair, whatever its teacher cost. With
-several references the best counts, or the mean. Not here: the network
-(`nn/cross_encoder.py`), training (`gin_configs/`).
+2022). A score takes one pass over a pair, however expensive the teacher was.
+With several references, the score is the best or the mean. Not here: the
+network (`nn/cross_encoder.py`), training (`gin_configs/`).
 """
 
 from __future__ import annotations
@@ -40,8 +40,8 @@ class Metric(_models.ModelMetric):
     Args:
       model: The name of an embedded model; the folder of a cross-encoder,
         trained here or published; or a MODEL_DIR or checkpoint of training.
-      **options: See `_models.ModelMetric`; of a pair that is too long, the
-        longer text is cut first.
+      **options: See `_models.ModelMetric`; if a pair is too long, its longer
+        text is truncated first.
 
     Raises:
       FileNotFoundError: There is no such model.
@@ -78,7 +78,7 @@ class Metric(_models.ModelMetric):
 
 
 class PairScorer(encoding.RowEncoder):
-  """A cross-encoder on all local devices; options as its base class."""
+  """A cross-encoder on all local devices; same options as its base class."""
 
   def __init__(self, model: cross_encoders.CrossEncoder, **options: Any):
     super().__init__(
@@ -102,7 +102,7 @@ class PairScorer(encoding.RowEncoder):
     pairs: Sequence[tuple[str, str]],
     progress: encoding.Progress | None = None,
   ) -> tuple[np.ndarray, int]:
-    """Scores of (hypothesis, reference) pairs [N]; the number that was cut."""
+    """Scores (hypothesis, reference) pairs [N]; also counts truncated ones."""
     values = np.zeros(len(pairs), np.float32)
     cut = 0
     for start in range(0, len(pairs), encoding.WINDOW):
@@ -119,7 +119,7 @@ class PairScorer(encoding.RowEncoder):
 
 
 def load(model: str | os.PathLike[str]) -> cross_encoders.CrossEncoder:
-  """Loads a cross-encoder by its name, its folder or that of a run.
+  """Loads a cross-encoder from its name, its folder or a run's folder.
 
   Raises:
     FileNotFoundError: There is no such model.

@@ -1,9 +1,10 @@
-"""How probable a hypothesis is by itself: UScore's language model term.
+"""Fluency of a hypothesis: UScore's language model term.
 
-The mean log-probability of its tokens under a causal language model (Belouadi
-and Eger 2023, section 2.1): fluency alone, without source or reference, so that
-it is of use beside a metric of meaning. Which tokens count, and the score of an
-empty hypothesis, are defined in `crosslingual/language_model.py`.
+The score is the mean log-probability of the hypothesis' tokens under a causal
+language model (Belouadi and Eger 2023, section 2.1). It measures fluency alone,
+without source or reference, and complements a metric of meaning. Which tokens
+count, and the score of an empty hypothesis, are defined in
+`crosslingual/language_model.py`.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ class Metric(_models.ModelMetric):
     Args:
       model: A Hugging Face folder of GPT-2; or a T5 that was trained with empty
         inputs, whose decoder is the language model.
-      first: 'begin': the begin-of-text token stands before the text, and every
+      first: 'begin': the begin-of-text token precedes the text, and every
         token is scored. 'skip': the first token is not scored, as in UScore's
         published program (GPT-2 only).
       **options: See `_models.ModelMetric`.

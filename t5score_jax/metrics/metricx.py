@@ -1,10 +1,10 @@
 """MetricX-23 and MetricX-24: an mT5 that predicts an error score.
 
-The prediction is the logit of one piece at the first step of the decoder,
-between 0 (perfect) and 25, like MQM's (Juraska et al. 2023, 2024). Scores here
-are minus the prediction, so that higher is better as for every metric: 0 at
-best, -25 at worst. The signature says `sign:negated`. With several references
-the best counts, or the mean.
+The prediction is the logit of one piece at the first decoder step. It is
+between 0 (perfect) and 25, like MQM scores (Juraska et al. 2023, 2024). The
+scores here are negated, so that higher is better as for every metric: 0 at
+best, -25 at worst. The signature says `sign:negated`. With several references,
+the score is the best or the mean.
 
 Not here: the inputs (`data/prompts.py`), training (`gin_configs/`).
 """
@@ -48,21 +48,21 @@ class Metric(_models.ModelMetric):
     Args:
       model: A published folder (`MT5ForRegression`), a bundle, or a MODEL_DIR
         or checkpoint of training; or any T5 that predicts in this way.
-      version: 23 or 24, which read different inputs: 23 the hypothesis and the
-        reference, 24 the source as well. By default the model's, else that in
-        the name of its folder.
+      version: 23 or 24. Version 23 reads the hypothesis and the reference,
+        version 24 also the source. Default: the model's, else the one in its
+        folder's name.
       source_based: Whether to score without references (quality estimation).
-        Default: the model's, else for folders with `-qe-` in their name.
-        Version 23 has models of their own for it, version 24 has not.
-      vocabulary: The SentencePiece model of the network, or a folder with one,
-        for folders without a tokenizer, as the published ones are: mT5's.
-      **options: See `_models.ModelMetric`; `max_length` is of the whole input,
-        by default 1024 for version 23 and 1536 for 24.
+        Default: the model's, else true for folders with `-qe-` in their name.
+        Version 23 has separate models for it; version 24 does not.
+      vocabulary: The network's SentencePiece model (mT5's), or a folder with
+        one, for folders without a tokenizer, such as the published ones.
+      **options: See `_models.ModelMetric`; `max_length` is that of the whole
+        input, by default 1024 for version 23 and 1536 for 24.
 
     Raises:
       FileNotFoundError: There is no such model.
-      OptionError: No model is named, nothing says which version it is of, or an
-        option is out of range.
+      OptionError: No model is named, its version is unknown, or an option is
+        out of range.
       CheckpointError: The model is damaged, or has no vocabulary.
     """
     super().__init__(**options)
@@ -93,7 +93,7 @@ class Metric(_models.ModelMetric):
 
   @property
   def form(self) -> str:
-    """The texts beside the hypothesis, one of `prompts.FORMS`."""
+    """The texts read with the hypothesis, one of `prompts.FORMS`."""
     if self.source_based:
       return 'source'
     return 'reference' if self.version == 23 else 'source+reference'
@@ -132,7 +132,7 @@ class Metric(_models.ModelMetric):
       list(texts), self._vocabulary, self._scorer.max_length
     )
     logits = self._scorer.logits(ids, self.progress)[:, 0]
-    # Not -0.0 for a perfect translation.
+    # Avoids -0.0 for a perfect translation.
     values = 0.0 - np.clip(logits, *prompts.METRICX_RANGE)
     return base.Scores(
       _models.over_references(values, index, self.reference_rule),

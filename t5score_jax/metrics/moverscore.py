@@ -1,17 +1,17 @@
 """MoverScore: optimal transport between token states (Zhao et al. 2019).
 
-The distance that the words of the hypothesis travel to become those of the
-reference: exact earth mover's distance between contextual states of unit
-length, tokens weighted by inverse document frequency. Pieces that continue a
-word, punctuation and special tokens are left out.
+Computes the exact earth mover's distance (EMD) between unit-length contextual
+states of hypothesis and reference. Tokens are weighted by inverse document
+frequency. Pieces that continue a word, punctuation and special tokens are left
+out.
 
     version   states                              cost        score
     v2        the last layer                      L2          1 / (1 + EMD)
     v1        minimum, mean, maximum of the last  squared L2  1 - EMD
               five layers, concatenated
 
-v2 is the version of FrugalScore's teachers (Kamal Eddine et al. 2022). Two
-texts without words score 1, the maximum; one text without words scores 0.
+FrugalScore's teachers use v2 (Kamal Eddine et al. 2022). Two texts without
+words score 1, the maximum; one text without words scores 0.
 
 Not here: the states (`metrics/_token_states.py`).
 """
@@ -56,12 +56,12 @@ class Metric(token_states.PairMetric):
     Args:
       model: The folder of an encoder.
       version: 'v2' or 'v1'; see the module.
-      ngram: Number of adjacent words that travel together, at least 1: their
-        states are averaged by weight, and their weights are summed.
+      ngram: Number of adjacent words moved together, at least 1. Their states
+        are averaged by weight, and their weights are summed.
       idf: 'references': references are weighted by inverse document
-        frequencies among references, hypotheses by those among hypotheses of
-        the same call; 'none': all words have the same weight; else a file, one
-        document per line, for both.
+        frequencies among the references, and hypotheses by those among the
+        hypotheses of the same call. 'none': all words have the same weight.
+        Otherwise a file, one document per line, used for both.
       **options: See `_models.ModelMetric`.
 
     Raises:
@@ -121,7 +121,7 @@ class Metric(token_states.PairMetric):
     weights = np.ones(len(keep))
     if idf is not None:
       weights = idf.weights(encoded)[keep]
-      # Words in every document weigh nothing; if all are, they weigh the same.
+      # Words in every document have weight 0. If all do, weights are uniform.
       weights = weights if weights.sum() > 0 else np.ones(len(keep))
     if self.ngram > 1 and len(keep):
       vectors, weights = _ngrams(vectors, weights, self.ngram)
@@ -151,7 +151,7 @@ class Metric(token_states.PairMetric):
 def _ngrams(
   vectors: np.ndarray, weights: np.ndarray, size: int
 ) -> tuple[np.ndarray, np.ndarray]:
-  """Weighted means over windows of `size` words; one window of fewer words.
+  """Weighted means over windows of `size` words, or one shorter window.
 
   Words without weight are averaged evenly.
   """

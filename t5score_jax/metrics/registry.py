@@ -1,6 +1,6 @@
 """Resolves names and model folders to metrics, and loads them.
 
-A metric is a file of this folder or an entry point, found by its name; it
+A metric is a file in this folder or an entry point, found by its name. It
 declares which models it reads (`metrics/_declarations.py`). JAX is imported
 only when a metric that needs it is loaded.
 """
@@ -27,7 +27,7 @@ _T5SCORE = 't5score'
 
 
 class ChoiceError(OptionError):
-  """No metric, or several, could be meant; the message says why."""
+  """The choice of a metric is ambiguous or impossible; the message says why."""
 
   exit_code = 2
 
@@ -60,19 +60,19 @@ def choose(
 
   Args:
     model: The name of an embedded model, or a path; if `metric` is None, also
-      the name of a metric. A `Path` is always a path. A folder means the
+      the name of a metric. A `Path` is always a path. A folder selects the
       metric that declares its kind in `MODELS`, or else T5Score.
     metric: The metric's name; None derives it from the model.
-    has_model: Whether an option names the model, so that a metric's name can
-      mean nothing else.
+    has_model: Whether an option names the model, so that a metric's name is
+      unambiguous.
 
   Returns:
-    The choice; T5Score with its default model where nothing is given.
+    The choice; T5Score with its default model if nothing is given.
 
   Raises:
-    ChoiceError: The folder is an encoder's, which several metrics read; a
-      metric's name is the name of a model's folder as well; or no metric has
-      such a name.
+    ChoiceError: The folder holds an encoder, which several metrics read; a
+      metric's name is also the name of a model's folder; or no metric has
+      this name.
   """
   name = None if model is None else _spelt(model)
   if metric is not None:
@@ -107,7 +107,7 @@ def _declared() -> dict[str, declarations.Declared]:
 
 
 def _spelt(model: str | os.PathLike[str]) -> str:
-  """The model as text; a `Path` without a folder gets one."""
+  """Returns the model as text; adds a folder to a `Path` without one."""
   text = os.fspath(model)
   if not text:
     raise ChoiceError("the model is '': give a name or a folder (. for here)")
@@ -117,7 +117,7 @@ def _spelt(model: str | os.PathLike[str]) -> str:
 
 
 def _check_one_meaning(name: str) -> None:
-  """Raises ChoiceError for a metric's name that could mean a model."""
+  """Raises ChoiceError if a metric's name could also mean a model."""
   if kinds.looks_like_a_model(name):
     raise ChoiceError(
       f'{name}: the name of a metric, and here of a folder with a model; give '
@@ -151,7 +151,7 @@ def load(
   metric: str | None = None,
   **options: Any,
 ) -> base.Metric:
-  """Loads the metric that a name, a folder or both mean; see `choose`.
+  """Loads the metric that a name, a folder or both select; see `choose`.
 
   Raises:
     ValueError: There is no such metric, or an option has an invalid value.
@@ -168,8 +168,8 @@ def available_metrics(
   """Lists the names of the metrics.
 
   Args:
-    without_model: Whether to list only those that read no model.
-    variants: Whether to list their variants too, such as `chrf++`.
+    without_model: Whether to list only metrics that read no model.
+    variants: Whether to list variants too, such as `chrf++`.
   """
   return [
     name + suffix
@@ -190,7 +190,7 @@ def own_flags() -> dict[str, Mapping[str, Mapping[str, Any]]]:
 
 
 def load_metric(name: str, **options: Any) -> base.Metric:
-  """Loads a metric by its name, which is that of its file or entry point.
+  """Loads a metric by its name: the name of its file or entry point.
 
   A name may end in one of the metric's variants: `chrf++` is `chrf` with
   `word_order=2`, `rouge-2` is `rouge` with `variant='2'`. Case and hyphens
@@ -251,7 +251,7 @@ def check_kind(metric: str, model: str | os.PathLike[str] | None) -> None:
   """Raises OptionError for a model of a kind that only other metrics read.
 
   A metric without declarations reads any model, and every metric may read
-  folders of no known kind (T5X's, Hugging Face's T5).
+  folders of unknown kind (T5X's, Hugging Face's T5).
   """
   reads = _source(metric)[0].declared().kinds
   if not model or not reads:
@@ -268,7 +268,7 @@ def check_kind(metric: str, model: str | os.PathLike[str] | None) -> None:
 
 
 def options_of(name: str) -> dict[str, Any]:
-  """A metric's options and their defaults; imports it.
+  """Returns a metric's options and their defaults; imports the metric.
 
   Raises:
     ValueError: There is no such metric or variant.
@@ -279,7 +279,7 @@ def options_of(name: str) -> dict[str, Any]:
 
 @functools.cache
 def _parameters(kind: type) -> dict[str, Any]:
-  """Parameters of a constructor and their defaults."""
+  """Returns a constructor's parameters and their defaults."""
   named = (
     inspect.Parameter.POSITIONAL_OR_KEYWORD,
     inspect.Parameter.KEYWORD_ONLY,
@@ -296,7 +296,7 @@ def _parameters(kind: type) -> dict[str, Any]:
 
 
 def _constructors(kind: type) -> Iterator[Callable[..., Any]]:
-  """A class's constructor, and those to which it passes `**options`."""
+  """A class's constructor and those to which it passes `**options`."""
   for cls in kind.__mro__:
     if constructor := vars(cls).get('__init__'):
       yield constructor
@@ -308,7 +308,7 @@ def _constructors(kind: type) -> Iterator[Callable[..., Any]]:
 
 
 def _find(name: str) -> tuple[Any, Mapping[str, Any]]:
-  """A metric's class, and the options of its variant."""
+  """Returns a metric's class and the options of its variant."""
   source, stem = _source(name)
   try:
     kind = source.load()
@@ -326,7 +326,7 @@ def _find(name: str) -> tuple[Any, Mapping[str, Any]]:
 
 
 def _source(name: str) -> tuple[declarations.Source, str]:
-  """The metric with which a name starts, and that start in plain form."""
+  """The metric that a name starts with, and that start in plain form."""
   stems = {_plain(n): source for n, source in declarations.sources().items()}
   fitting = [stem for stem in stems if _plain(name).startswith(stem)]
   if not fitting:

@@ -1,12 +1,12 @@
 """ROUGE (Lin 2004), by rouge-score: `rouge-1`, `-2`, `-3`, `-4`, `rouge-l`.
 
-F-measure of n-grams, or of the longest common subsequence, from 0 to 1, with
-precision and recall as components. Of several references the one with the
-highest F counts; a system's value is the mean. An empty hypothesis scores 0,
-and so does one shorter than n tokens.
+The score is the F-measure of n-grams or of the longest common subsequence, from
+0 to 1, with precision and recall as components. With several references, the
+one with the highest F counts. A system's value is the mean over its segments. A
+hypothesis that is empty or shorter than n tokens scores 0.
 
 ROUGE's own tokenizer keeps only the letters a to z and digits, and finds no
-words in other scripts: for these, `tokenize` names one of sacrebleu's
+words in other scripts. For these, set `tokenize` to one of sacrebleu's
 tokenizers (`zh`, `char`, `intl`, ...).
 """
 
@@ -50,7 +50,7 @@ class Metric(base.Metric):
 
     Raises:
       OptionError: There is no such variant or tokenizer, or a stemmer is
-        combined with a tokenizer of sacrebleu's.
+        combined with a sacrebleu tokenizer.
     """
     if str(variant).lower() not in self.VARIANTS:
       raise OptionError(f'variant {variant!r} does not exist: 1, 2, 3, 4 or L')

@@ -1,4 +1,4 @@
-"""Values of whole systems, with bootstrap intervals and paired tests.
+"""System-level values, with bootstrap intervals and paired tests.
 
 Not a metric; the tests are in `evaluation/paired_tests.py`.
 """
@@ -17,7 +17,7 @@ from t5score_jax.evaluation import bootstrap, paired_tests
 from t5score_jax.evaluation import scores as score_files
 from t5score_jax.metrics import base
 
-#: sacrebleu's settings of the bootstrap.
+#: sacrebleu's bootstrap settings.
 DEFAULT_RESAMPLES = 1000
 DEFAULT_SEED = 12345
 
@@ -56,22 +56,23 @@ def system_scores(
 ) -> list[SystemScore]:
   """Computes the value of every system, with a bootstrap interval.
 
-  The value is computed by `Scores.corpus`, or else the mean. The interval is
-  the middle 95% of the values of samples of the system's segments, drawn with
-  replacement (Koehn 2004, section 3). Every system's draws start at the seed,
-  so that its interval does not depend on other systems.
+  The value is computed by `Scores.corpus` if present, else it is the mean. The
+  interval covers the middle 95% of values over bootstrap samples of the
+  system's segments, drawn with replacement (Koehn 2004, section 3). Each
+  system's draws start from the seed, so its interval does not depend on other
+  systems.
 
   Args:
     segments: N segments.
     scores: Their scores.
-    resamples: Number of samples; 0 for no intervals.
-    seed: The seed of the draws.
+    resamples: Number of bootstrap samples; 0 for no intervals.
+    seed: The random seed.
 
   Returns:
     One entry per system and language pair, in order of first occurrence.
 
   Raises:
-    InputError: The number of scores is not that of segments.
+    InputError: The numbers of scores and segments differ.
   """
   if len(segments) != len(scores):
     raise InputError(f'{len(segments)} segments but {len(scores)} scores')
@@ -114,9 +115,9 @@ def system_scores(
 
 
 def keys(segments: Sequence[Segment]) -> list[tuple[str, str, str]]:
-  """Language pair, system and id of segments; '' where there is none.
+  """Language pair, system and id of each segment; '' where absent.
 
-  A segment without an id is the next one of its system.
+  A segment without an id counts as the next one of its system.
   """
   counts: collections.Counter[tuple[str, str]] = collections.Counter()
   found = []
@@ -134,10 +135,10 @@ def grids(
 
   Args:
     segments: N segments.
-    name: Where they come from, for errors.
+    name: Where they come from, for error messages.
 
   Returns:
-    A grid per language pair, whose metric 'index' has the index in `segments`,
+    A grid per language pair. Its metric 'index' holds indices into `segments`,
     NaN where a system lacks a segment.
 
   Raises:
@@ -183,8 +184,8 @@ def compare(
     scores: Their scores, by metric.
     baseline: The system that the others are compared with; by default the
       first.
-    resamples: Number of samples; 0 for no intervals and tests.
-    seed: The seed of the draws, the same for all metrics.
+    resamples: Number of bootstrap samples; 0 for no intervals and tests.
+    seed: The random seed, the same for all metrics.
 
   Returns:
     By metric, the entries of `system_scores`, with `difference` and `p_value`

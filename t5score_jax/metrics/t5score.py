@@ -1,9 +1,9 @@
 """T5Score: text evaluation by generation (Qin et al. 2022, section 3.1).
 
-Scores a hypothesis by its probability given the reference or the source, and
-theirs given the hypothesis. `a -> b` below is equation 1: the mean
-log-probability of b's tokens, `</s>` included, given a; at most 0, higher is
-better.
+Scores a hypothesis by its probability given the reference or the source, and by
+their probability given the hypothesis. `a -> b` below is equation 1: the mean
+log-probability of b's tokens, `</s>` included, given a. It is at most 0; higher
+is better.
 
     direction   score of hypothesis h with reference r and source s
     precision   r -> h                  (source-based: s -> h)
@@ -12,9 +12,9 @@ better.
     source      f, source-based
     ref_src     mean of r -> h, h -> r, s -> h, h -> s
 
-With several references, a segment's score is the highest over them ('max') or
-their mean ('mean'). A text without tokens is the sequence `</s>` alone, on
-either side, so that an empty hypothesis has a score like any other.
+With several references, a segment's score is the maximum ('max') or mean
+('mean') over them. A text without tokens is read as `</s>` alone, as input and
+as target, so an empty hypothesis has a score like any other.
 
 Not here: batches (`inference/scoring.py`).
 """
@@ -51,7 +51,7 @@ DIRECTIONS = {
   ),
 }
 
-# Ideographs with their punctuation and full-width forms.
+# Ideographs, their punctuation, and full-width forms.
 _CHINESE = (
   '[\u3000-\u303f\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\uff00-\uffef'
   '\U00020000-\U0003ffff]'
@@ -69,12 +69,12 @@ def _check_sources(direction: str | None, source_based: bool) -> None:
 
 @dataclasses.dataclass(frozen=True, repr=False, eq=False)
 class Scores(base.Scores):
-  """The scores of segments, and of single tokens on request.
+  """Segment scores, with token scores on request.
 
   Attributes:
     token_log_probs: By direction ('precision', 'source_recall', ...), for each
       segment the log-probability of each target token, float32, `</s>` last;
-      None unless requested. With several references those of the best.
+      None unless requested. With several references, those of the best one.
   """
 
   token_log_probs: Mapping[str, list[np.ndarray]] | None = None
@@ -124,16 +124,16 @@ class Metric(_models.ModelMetric):
 
     Args:
       model: The name of an embedded model, or the path of a bundle, a
-        MODEL_DIR or a `checkpoint_N` in one. A name takes precedence: a folder
-        of the same name is `./NAME`.
+        MODEL_DIR or a `checkpoint_N` in one. A name takes precedence; write
+        `./NAME` for a folder of the same name.
       direction: 'f', 'precision', 'recall', 'source' or 'ref_src'; by default
-        the model's own, else 'f', the paper's.
+        the model's own, else 'f' as in the paper.
       source_based: Whether to use the source instead of the references;
-        direction 'source' is 'f' with this.
+        direction 'source' is 'f' with this option.
       remove_chinese_spaces: Whether to remove white space between Chinese
-        characters of hypotheses (not of references or sources), as in the
+        characters in hypotheses (not in references or sources), as in the
         paper's evaluation of en-zh.
-      token_log_probs: Whether to return the scores of single tokens.
+      token_log_probs: Whether to return token scores as well.
       **options: See `_models.ModelMetric`.
 
     Raises:
@@ -158,7 +158,7 @@ class Metric(_models.ModelMetric):
     self._lowercase = bool(settings.get('lowercase', False))
 
   def _load(self, model: str | os.PathLike[str]) -> Mapping[str, Any]:
-    """Loads the model; returns its settings. Subclasses have others."""
+    """Loads the model and returns its settings; subclasses override it."""
     bundle = self._reading(loading.load_model(model))
     self._scorer = scoring.Scorer(
       bundle, max_length=self._max_length, **self._placing
@@ -188,10 +188,10 @@ class Metric(_models.ModelMetric):
     )
 
   def pieces(self, hypothesis: str) -> list[str]:
-    """The tokens of a hypothesis as text, cut as for scoring, `</s>` last.
+    """Returns a hypothesis' tokens as text, truncated as for scoring.
 
-    As many as its log-probabilities in `Scores.token_log_probs['precision']`;
-    see `data.vocab.Vocabulary.pieces`.
+    `</s>` is last. There is one token for each log-probability in
+    `Scores.token_log_probs['precision']`; see `data.vocab.Vocabulary.pieces`.
     """
     rows, _ = vocab.encode_batch_for_model(
       [self._read(hypothesis)], self._vocabulary, self._scorer.max_length
@@ -199,7 +199,7 @@ class Metric(_models.ModelMetric):
     return self._vocabulary.pieces(rows[0])
 
   def _read(self, hypothesis: str) -> str:
-    """A hypothesis as the options and the model have it."""
+    """Returns a hypothesis as the options and the model require it."""
     if self.remove_chinese_spaces:
       hypothesis = _CHINESE_SPACE.sub('', hypothesis)
     return hypothesis.lower() if self._lowercase else hypothesis
@@ -227,7 +227,7 @@ class Metric(_models.ModelMetric):
     if self.direction in sides:
       sides = [self.direction]
 
-    # All directions in one call, so that each text is encoded once.
+    # All directions in one call, to encode each text once.
     pairs: list[scoring.Pair] = []
     rows = {
       prefix + side: self._add_pairs(pairs, segments, texts, side)

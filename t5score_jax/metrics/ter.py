@@ -1,11 +1,11 @@
 """Translation edit rate (Snover et al. 2006), by sacrebleu, negated.
 
-TER is the number of edits per reference word, in percent: less is better.
-Scores here are minus TER, so that higher is better as for every metric: 0 for
-a hypothesis that needs no edits, -100 for as many edits as the reference has
-words, without a lower bound. The signature says `sign:negated`. Of several
-references the one with the fewest edits counts, over their average length. An
-empty hypothesis scores -100, or 0 if the reference is empty too.
+TER is the number of edits per reference word, in percent; lower is better. The
+scores here are minus TER, so that higher is better as for every metric: 0 for a
+hypothesis that needs no edits, -100 for as many edits as the reference has
+words, with no lower bound. The signature says `sign:negated`. With several
+references, the fewest edits to any of them are divided by their average length.
+An empty hypothesis scores -100, or 0 if the reference is empty too.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ class Metric(_sacrebleu.CountingMetric):
     """Chooses the variant, as in Tercom.
 
     Args:
-      normalized: Whether to split punctuation off.
+      normalized: Whether to split off punctuation.
       no_punct: Whether to remove punctuation.
       asian_support: Whether `normalized` splits Chinese and Japanese into
         characters, and `no_punct` removes their punctuation.
-      case_sensitive: Whether case counts.
+      case_sensitive: Whether case matters.
     """
     super().__init__(
       TER(

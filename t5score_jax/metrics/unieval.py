@@ -1,10 +1,10 @@
 """UniEval: a T5 that answers questions about quality with yes or no.
 
-A dimension's score is P(Yes) / (P(Yes) + P(No)) as the first token of the
+A dimension's score is P(Yes) / (P(Yes) + P(No)) for the first token of the
 answer (Zhong et al. 2022). Some questions are asked about each sentence of the
-hypothesis, and answers averaged; engagingness is their sum, the only score that
-can exceed 1. The score of a segment is the mean of its dimensions, which are
-its components.
+hypothesis, and the answers are averaged. Engagingness is their sum instead, the
+only score that can exceed 1. A segment's score is the mean over its dimensions,
+which are its components.
 
 Not here: the questions (`data/prompts.py`).
 """
@@ -52,17 +52,17 @@ class Metric(_models.ModelMetric):
     Args:
       model: A published folder (MingZhong/unieval-sum, -dialog or -fact), a
         bundle, or a MODEL_DIR or checkpoint of training.
-      task: Whose questions are asked: 'summarization', 'dialogue', 'data2text'
-        or 'fact'; by default the model's, else summarization. A dialogue's
-        history is the source and its fact the reference.
-      dimensions: Some of the task's dimensions, joined by commas; by default
+      task: The task whose questions are asked: 'summarization', 'dialogue',
+        'data2text' or 'fact'; by default the model's, else summarization. For
+        a dialogue, the source is its history and the reference its fact.
+      dimensions: Some of the task's dimensions, separated by commas; by default
         all of them.
-      sentences: Where a question is about each sentence of the hypothesis:
-        'split' finds sentences by punctuation, 'lines' takes each line for one
-        and 'whole' the hypothesis.
+      sentences: How the hypothesis is split for questions about each sentence:
+        'split' by punctuation, 'lines' one sentence per line, 'whole' one
+        sentence in all.
       vocabulary: See `metrics/metricx.py`.
-      **options: See `_models.ModelMetric`; `max_length` is of the whole input,
-        by default 1024.
+      **options: See `_models.ModelMetric`; `max_length` is that of the whole
+        input, by default 1024.
 
     Raises:
       FileNotFoundError: There is no such model.
@@ -161,7 +161,7 @@ class Metric(_models.ModelMetric):
     )
 
   def _answer(self, dimension: str, answers: np.ndarray) -> float:
-    """Combines the answers about the sentences of a hypothesis."""
+    """Combines the answers about the individual sentences of a hypothesis."""
     summed = self._questions[dimension].sentences == 'sum'
     return float(answers.sum() if summed else answers.mean())
 

@@ -1,9 +1,9 @@
 """UnifiedMetric: UniTE and CometKiwi, which read texts as one sequence.
 
 The hypothesis is read with the source, with the reference and with both
-(`nn/unified.py`); the score is the mean of the three numbers (Wan et al. 2022;
-Rei et al. 2022), or the only one where the model or the segments have no more.
-Networks that tag words find errors as well. Not here: XCOMET's score
+(`nn/unified.py`). The score is the mean of the three numbers (Wan et al. 2022;
+Rei et al. 2022), or the only one that the model or the segments allow. Networks
+that tag words find errors as well. Not here: XCOMET's score
 (`metrics/xcomet.py`).
 """
 
@@ -24,7 +24,7 @@ from t5score_jax.metrics import _models, _regressors, _spans, base
 from t5score_jax.nn import unified
 
 MEAN = 'mean'
-# Weights of the tags' probabilities from the three inputs; COMET's.
+# COMET's weights for the tag probabilities from the three inputs.
 _TAG_WEIGHTS = {'source': 0.1667, 'reference': 0.3333, 'unified': 0.5}
 
 
@@ -51,11 +51,11 @@ class Metric(_models.ModelMetric):
     Args:
       model: The folder of a COMET checkpoint (`hparams.yaml` and a `.ckpt`), of
         a regressor of this kind, or a MODEL_DIR or checkpoint of training.
-      output: The input whose score counts, 'source', 'reference' or 'unified';
+      output: The input whose score is used: 'source', 'reference' or 'unified';
         'mean' combines those for which the segments have the texts.
-      threshold: Where the network tags words: a token is an error if its
-        severities' probabilities sum to more than this, (0, 1). Default: if a
-        severity is the most probable tag.
+      threshold: For networks that tag words. A token is an error if the
+        probabilities of its severities sum to more than this, in (0, 1).
+        Default: if a severity is the most probable tag.
       tokenizer: For a COMET checkpoint; see
         `checkpoints.formats.comet.checkpoint.load_comet`.
       layer_transformation: Likewise.
@@ -108,7 +108,7 @@ class Metric(_models.ModelMetric):
 
   @property
   def labels(self) -> tuple[str, ...]:
-    """The severities of errors that the model finds; none for no errors."""
+    """The severities of errors that the network tags; empty without tags."""
     return self._config.labels
 
   def signature(self, **observed: object) -> str:
@@ -157,7 +157,7 @@ class Metric(_models.ModelMetric):
     parts: dict[str, np.ndarray],
     spans: Sequence[tuple[_spans.ErrorSpan, ...]] | None,
   ) -> tuple[np.ndarray, dict[str, np.ndarray]]:
-    """The score of R rows, float64 [R], and its components."""
+    """Returns the scores of R rows, float64 [R], and their components."""
     del spans
     return np.mean([v.astype(np.float64) for v in parts.values()], 0), parts
 
@@ -170,7 +170,7 @@ class Metric(_models.ModelMetric):
   def _inputs(
     self, segments: Sequence[Segment]
   ) -> tuple[tuple[str, ...], dict[str, object]]:
-    """The inputs that are read, and settings that signatures show."""
+    """Returns the inputs that are read and the settings for signatures."""
     names = self._config.inputs
     if self.output != MEAN:
       names = (self.output,)
@@ -196,7 +196,7 @@ class Metric(_models.ModelMetric):
     segments: Sequence[Segment],
     owners: np.ndarray,
   ) -> list[tuple[_spans.ErrorSpan, ...]] | None:
-    """The errors of each row; None where the network has no tags."""
+    """The errors in each row; None if the network has no tags."""
     if not self._config.labels:
       return None
     tokenizer = self._scorer.tokenizer
@@ -221,9 +221,9 @@ class Metric(_models.ModelMetric):
 def _rows(
   segments: Sequence[Segment], inputs: Sequence[str]
 ) -> tuple[np.ndarray, list[list[tuple[str, ...]]]]:
-  """The segment of each row, int [R], and the texts of each row's inputs.
+  """Returns each row's segment, int [R], and the texts of its inputs.
 
-  A segment has a row for each reference, or one where none is read.
+  A segment has one row per reference, or a single row if none is read.
   """
   owners: list[int] = []
   rows = []

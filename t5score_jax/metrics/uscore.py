@@ -2,19 +2,19 @@
 
 The weighted sum of equations 3 and 6 (Belouadi and Eger 2023):
 
-    wmd       1 - word mover's distance of hypothesis and source, whose words
-              are mapped into the target's space
-    pseudo    1 - word mover's distance of hypothesis and pseudo reference
+    wmd       1 - word mover's distance between hypothesis and source, whose
+              words are mapped into the target's space
+    pseudo    1 - word mover's distance between hypothesis and pseudo reference
     lm        mean token log-probability of the hypothesis
     sentence  cosine of the sentence vectors of hypothesis and source
 
     word  = w_wmd wmd + w_pseudo pseudo + w_lm lm
     score = w_word word + (1 - w_word) sentence
 
-A UScore folder, which `t5score uscore` makes, names the models. Weights of
-parts that it lacks go to the others of their sum. `uscore+` and `uscore++` have
-the weights of section 4.3 that were not tuned. Not here: the parts
-(`metrics/wmd.py`, `metrics/lm.py`, `metrics/cosine.py`).
+A UScore folder, made by `t5score uscore`, names the models. The weights of
+missing parts go to the other terms of the same sum. `uscore+` and `uscore++`
+use the untuned weights of section 4.3. Not here: the parts (`metrics/wmd.py`,
+`metrics/lm.py`, `metrics/cosine.py`).
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from t5score_jax.metrics import _token_states as token_states
 
 _WMD, _PSEUDO, _LM, _SENTENCE = 'wmd', 'pseudo', 'lm', 'sentence'
 _WORD = 'word'
-# The part that has both `wmd` and `pseudo`.
+# The part that computes both `wmd` and `pseudo`.
 _WORDS = 'words'
 
 
@@ -67,18 +67,18 @@ class Metric(_models.ModelMetric):
       model: A UScore folder.
       weights: 'paper', 'plus' (UScore+) or 'uniform' (UScore++); by default
         those of the folder.
-      wmd_weight: Replaces this weight, as do the others; those of wmd, pseudo
-        and lm sum to 1.
+      wmd_weight: Replaces this weight, as do the options below; the weights of
+        wmd, pseudo and lm sum to 1.
       pseudo_weight: Likewise.
       lm_weight: Likewise.
-      word_weight: Likewise; that of the sentence is 1 - word_weight.
+      word_weight: Likewise; the weight of the sentence is 1 - word_weight.
       translations: A translator's folder or a file of translations (see
         `crosslingual/pseudo_references.py`), in place of the folder's.
       **options: See `_models.ModelMetric`.
 
     Raises:
       FileNotFoundError: There is no such folder.
-      CheckpointError: The folder is damaged, or is no UScore folder.
+      CheckpointError: The folder is damaged or not a UScore folder.
       OptionError: A value is out of range.
     """
     super().__init__(**options)
@@ -112,7 +112,7 @@ class Metric(_models.ModelMetric):
     )
 
   def signature(self, **observed: object) -> str:
-    """The weights, and the settings of each part after its name."""
+    """The weights, and each part's settings prefixed by its name."""
     settings: dict[str, object] = {
       name: f'{weight:.6g}'
       for name, weight in dataclasses.asdict(self.weights).items()
@@ -150,7 +150,7 @@ class Metric(_models.ModelMetric):
     )
 
   def _combine(self, columns: dict[str, np.ndarray], count: int) -> np.ndarray:
-    """Adds the column of words; returns the scores, float32 [count]."""
+    """Adds the column 'word'; returns the scores, float32 [count]."""
     weights = self.weights
     values = np.zeros(count)
     if weights.word:
@@ -167,7 +167,7 @@ class Metric(_models.ModelMetric):
 
 
 class _Words(wmd.Metric):
-  """Both distances of one encoder, which reads each hypothesis once."""
+  """Both distances under one encoder, which reads each hypothesis once."""
 
   def __init__(self, parts: Parts, columns: Sequence[str], **options: Any):
     super().__init__(
@@ -223,7 +223,7 @@ class _Words(wmd.Metric):
     del idfs  # All words weigh the same.
     values = np.zeros((len(pairs.pairs), len(self.COLUMNS)))
     for column, name in enumerate(self.COLUMNS):
-      # A pair is of both columns where a source is its own translation.
+      # A pair is in both columns if a source is its own translation.
       own = rows[np.isin(rows, pairs.index[:, column])]
       chosen_map = self._map if name == _WMD else None
       for part, found in self._similarities(pairs, own, states, chosen_map):
@@ -234,7 +234,7 @@ class _Words(wmd.Metric):
 def _load(
   parts: Parts, weights: uscore.Weights, options: Mapping[str, Any]
 ) -> dict[str, base.Metric]:
-  """Loads the parts that have a weight, in the order of their work."""
+  """Loads the parts with a weight, in the order in which they run."""
   loaded: dict[str, base.Metric] = {}
   if weights.word:
     columns = [name for name in (_WMD, _PSEUDO) if getattr(weights, name)]
@@ -248,7 +248,7 @@ def _load(
 
 
 def _check_present(given: Mapping[str, float], parts: Parts) -> None:
-  """Raises OptionError where an option weighs a part that is absent."""
+  """Raises OptionError if an option gives a weight to an absent part."""
   needed = {
     _WMD: parts.encoder,
     _PSEUDO: parts.encoder and parts.pseudo_references,
@@ -265,7 +265,7 @@ def _check_present(given: Mapping[str, float], parts: Parts) -> None:
 def _within(
   progress: base.Progress | None, number: int, count: int
 ) -> base.Progress | None:
-  """Reports the progress of one of several parts as that of all."""
+  """Reports the progress of one part as a share of all parts."""
   if progress is None:
     return None
   return lambda done, total: progress(number * total + done, count * total)

@@ -1,12 +1,12 @@
-"""Word mover's distance of a hypothesis to its source, or to a reference.
+"""Word mover's distance between a hypothesis and its source or a reference.
 
 UScore's distance (Belouadi and Eger 2023, section 3.1): the optimal transport
-between the states of the words of source and hypothesis in one layer of a
-multilingual encoder, the source's mapped into the target's space (`remap`).
-The score is 1 - distance, so that more is better: 1 for equal words, -3 at
-worst. No human-written text is needed but the source. With pseudo references
-the hypothesis is compared with a translation of the source, in its own
-language: WMD(y, y') of equation 3.
+cost between the word states of source and hypothesis in one layer of a
+multilingual encoder. The source's states are mapped into the target's space
+(`remap`). The score is 1 - distance, so higher is better: 1 for equal words, -3
+at worst. It needs no human-written text except the source. With pseudo
+references, the hypothesis is compared with a translation of the source into the
+hypothesis' language: WMD(y, y') of equation 3.
 
 Not here: the distance (`crosslingual/transport.py`), the maps
 (`crosslingual/remap.py`), the translations
@@ -33,7 +33,7 @@ from t5score_jax.metrics import _token_states as token_states
 from t5score_jax.metrics import base
 
 CONDITIONINGS = ('source', 'reference', 'pseudo')
-# Pairs between two reports of progress.
+# Pairs between two progress reports.
 _AT_ONCE = 1024
 
 
@@ -61,28 +61,28 @@ class Metric(token_states.PairMetric):
         hypothesis is compared with.
       conditioning: What the hypothesis is compared with: 'source',
         'reference' (one or several), or 'pseudo', a translation of the source.
-      layer: The hidden states: 0 the embeddings, -1 the last layer.
-      pseudo_references: What translates sources: a T5 model's folder, or a
+      layer: The hidden states to use; 0 is the embeddings, -1 the last layer.
+      pseudo_references: The translator of sources: a T5 model's folder, or a
         file of translations; see `crosslingual.pseudo_references`.
-      pseudo_beams: Width of that model's beam search; 1: greedy search.
+      pseudo_beams: Beam width of that model; 1 means greedy search.
       **options: See `_models.ModelMetric`.
 
     Raises:
       FileNotFoundError: There is no such folder or file.
       OptionError: A value is out of range, or options contradict each other.
       RecordError: A file of translations is malformed.
-      RemapError: The map is damaged, or for another encoder or layer.
+      RemapError: The map is damaged or for another encoder or layer.
     """
     super().__init__(**options)
     base.check_choice('conditioning', conditioning, CONDITIONINGS)
     _check_pseudo(conditioning, pseudo_references, pseudo_beams, remap)
     self._pseudo: translating.PseudoReferences | None = None
     if pseudo_references is not None:
-      # Before the encoder, which takes longer to load than a file to refuse.
+      # Before the encoder: rejecting a bad file is faster than loading it.
       self._pseudo = translating.PseudoReferences(
         pseudo_references, beams=pseudo_beams, **self._placing
       )
-    # Translations so far: several systems are scored on the same sources.
+    # Cached translations: several systems are scored on the same sources.
     self._translated: dict[str, str] = {}
     self._load(model, token_states.IDF_NONE, lambda _: [layer])
     self.conditioning = conditioning
@@ -123,7 +123,7 @@ class Metric(token_states.PairMetric):
   def _translate(
     self, translate: translating.PseudoReferences, sources: Sequence[str]
   ) -> tuple[list[str], list[str]]:
-    """The translations of sources, and notes on them."""
+    """Returns the translations of sources, with notes on them."""
     new = [x for x in dict.fromkeys(sources) if x not in self._translated]
     made = translate(new, self.progress)
     self._translated.update(zip(new, made, strict=True))
@@ -164,7 +164,7 @@ class Metric(token_states.PairMetric):
     states: Mapping[int, np.ndarray],
     chosen_map: remap.Map | None,
   ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """Yields rows, and 1 - distance of their pairs; see `_pair_scores`."""
+    """Yields rows and 1 - distance of their pairs; see `_pair_scores`."""
     own: dict[int, np.ndarray] = {}
     mapped: dict[int, np.ndarray] = {}
     for hypothesis, other in pairs.pairs[rows].tolist():

@@ -1,8 +1,8 @@
-"""XCOMET: a score of translations with the errors that it rests on.
+"""XCOMET: translation scores, and the error spans that contribute to them.
 
-The network is UnifiedMetric's with tags of words (Guerreiro et al. 2024). The
-score mixes the three inputs' scores with that of the errors found, as an
-annotator of MQM would count them. Not here: the network (`nn/unified.py`).
+The network is UnifiedMetric's with word tags (Guerreiro et al. 2024). The score
+combines the scores of the three inputs with a score of the detected errors,
+counted as an MQM annotator would. Not here: the network (`nn/unified.py`).
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import numpy as np
 
 from t5score_jax.metrics import _spans, unified
 
-# Weights of the parts of a score; the paper's, section 3.
+# Weights of the parts of a score, from section 3 of the paper.
 WEIGHTS = {'source': 0.12, 'reference': 0.33, 'unified': 0.33, 'mqm': 0.22}
 
 
@@ -31,7 +31,7 @@ class Metric(unified.Metric):
     parts: dict[str, np.ndarray],
     spans: Sequence[tuple[_spans.ErrorSpan, ...]] | None,
   ) -> tuple[np.ndarray, dict[str, np.ndarray]]:
-    """The mix; the weights of absent inputs fall to the one that is read."""
+    """The mix; the weights of absent inputs go to the one that is read."""
     assert spans is not None
     if self.output != unified.MEAN:
       return super()._combined(parts, spans)

@@ -1,9 +1,10 @@
-"""Log-probabilities of target tokens, block by block of the logits.
+"""Log-probabilities of target tokens, computed in blocks of the logits.
 
-All logits, [batch, length, vocab], are never one array. `by_positions` cuts
-them along the length, which suits accelerators and sharded vocabularies;
-`by_vocabulary` along the vocabulary, for one CPU, where every block has to stay
-in the cache. The gradients of both recompute the blocks. `losses` chooses.
+The logits [batch, length, vocab] are never held as one array. `by_positions`
+splits them along the length, which suits accelerators and sharded vocabularies.
+`by_vocabulary` splits them along the vocabulary, for one CPU, where each block
+has to stay in the cache. The gradients of both recompute the blocks. `losses`
+chooses between them.
 """
 
 from __future__ import annotations
@@ -19,11 +20,11 @@ from t5score_jax.nn import axes
 
 Array = jax.Array
 
-# Columns of a block where nothing else is asked for, and what their number is a
-# multiple of: the numbers of a vector register.
+# Default columns of a block, and the factor that their number is a multiple of:
+# the number of values in a vector register.
 _COLUMNS = 2048
 _VECTOR = 16
-# Tokens of a tile of many.
+# Maximum tokens of a tile.
 _MOST_TOKENS = 2048
 
 
@@ -71,13 +72,13 @@ def _unblocks(x: Array, length: int) -> Array:
 def by_positions(
   hidden: Array, kernel: Array, targets: Array, block: int
 ) -> Array:
-  """Log p(target) float32 [batch, length], `block` positions at a time.
+  """Log p(target), float32 [batch, length], `block` positions at a time.
 
   Args:
     hidden: [batch, length, emb_dim].
     kernel: [emb_dim, vocab_size].
     targets: Int [batch, length].
-    block: Positions of each row whose logits exist at a time.
+    block: Positions of each row whose logits are held at a time.
   """
   return _forward(hidden, kernel, targets, block)[0]
 
@@ -149,22 +150,22 @@ def by_vocabulary(
   counted: Array | None,
   elements: int | None = None,
 ) -> Array:
-  """Log p(target) float32 [batch, length], some columns of `kernel` at a time.
+  """Log p(target), float32 [batch, length], by blocks of columns of `kernel`.
 
-  Positions that count come first in the order of computation, and tiles without
-  any are skipped: padding costs no products.
+  Counted positions are computed first, and tiles without any are skipped, so
+  padding costs no products.
 
   Args:
     hidden: [batch, length, emb_dim].
     kernel: [emb_dim, vocab_size].
     targets: Int [batch, length].
     counted: Bool [batch, length]; the result is 0 elsewhere. None: all.
-    elements: Maximum number of logits that exist at a time; by default so many
-      that they stay in a cache.
+    elements: Maximum number of logits held at a time; by default as many as
+      stay in a cache.
   """
   shape = targets.shape
   size = targets.size
-  # NumPy's arrays cannot be indexed by traced ones.
+  # NumPy arrays cannot be indexed by traced arrays.
   hidden, kernel, targets = map(jnp.asarray, (hidden, kernel, targets))
   hidden = hidden.reshape(size, -1)
   targets = targets.reshape(size)
@@ -173,7 +174,7 @@ def by_vocabulary(
     log_probs = _packed(hidden, kernel, targets, count, True, elements)
     return log_probs.reshape(shape)
   counted = jnp.asarray(counted).reshape(size)
-  # Zeros, because a number that is not finite would get into the gradient.
+  # Zeros: a non-finite value would get into the gradient.
   hidden = jnp.where(counted[:, None], hidden, 0)
   order = jnp.argsort(~counted, stable=True)
   count = jnp.sum(counted, dtype=jnp.int32)
@@ -204,11 +205,12 @@ def _cut(
   Args:
     tokens: Number of tokens.
     vocab_size: Number of columns.
-    parts: Tiles of many tokens: the more, the fewer are computed in vain.
+    parts: Number of tiles for many tokens. More tiles waste less computation.
     elements: See `by_vocabulary`.
 
   Returns:
-    Tokens of a tile; columns of a block; the first of each block, int [blocks].
+    Tokens per tile; columns per block; first column of each block, int
+    [blocks].
   """
   most = min(_MOST_TOKENS, max(128, -(-tokens // parts)))
   if elements is not None:
@@ -221,9 +223,10 @@ def _cut(
 
 
 def _block(kernel: Array, start: Array, block: int) -> tuple[Array, Array]:
-  """Columns of the block from `start` on, and which of them are new.
+  """Returns the block's columns from `start` on, and which of them are new.
 
-  The last block may begin earlier than its `start`, to have as many columns.
+  The last block may begin before its `start`, so that it has as many columns
+  as the others.
   """
   first = jnp.minimum(start, kernel.shape[1] - block)
   columns = lax.dynamic_slice_in_dim(kernel, first, block, axis=1)
@@ -239,7 +242,7 @@ def _packed(
   all_count: bool,
   elements: int | None,
 ) -> Array:
-  """`by_vocabulary` of the first `count` of [tokens, emb_dim]; 0 for others."""
+  """`by_vocabulary` for the first `count` of [tokens, emb_dim]; others 0."""
   return _packed_forward(hidden, kernel, targets, count, all_count, elements)[0]
 
 

@@ -39,7 +39,7 @@ def target_states(
 ) -> Array:
   """Hidden states before each target token; see `likelihood.target_states`.
 
-  The first token of a target, the begin of a text, has one too.
+  The first token of a target, the begin-of-text token, has one too.
   """
   start = jnp.full((target_tokens.shape[0], 1), config.start_id, jnp.int32)
   inputs = jnp.concatenate([start, target_tokens[:, :-1]], axis=1)

@@ -1,8 +1,8 @@
-"""An encoder that learns to embed translations alike (UScore, section 3.2).
+"""Contrastive training of a sentence encoder on translations.
 
-The counterpart of `models/regression.py` for sentence vectors: mean-pooled
-states of an encoder and the contrastive loss of pairs. Not here: mining and
-rounds (`fitting/contrastive.py`), scores (`metrics/cosine.py`).
+See UScore, section 3.2. The counterpart of `models/regression.py` for sentence
+vectors: mean-pooled encoder states and the contrastive loss of pairs. Not here:
+mining and rounds (`fitting/contrastive.py`), scores (`metrics/cosine.py`).
 """
 
 from __future__ import annotations
@@ -29,15 +29,15 @@ class ContrastiveModel:
   """Sentence vectors of an encoder, trained on pairs.
 
   Batch keys: 'source_tokens' and 'target_tokens', int [batch, length] each,
-  padded at the end, where lengths may differ. Row i of both is a pair; a row of
-  padding alone is none. All other pairs of the batch are its negatives, but
-  those with an equal source or an equal target. Parameters: 'encoder'.
+  padded at the end; their lengths may differ. Row i of both is a pair; a row
+  with only padding is not. The negatives of a pair are all other pairs of the
+  batch, except those with an equal source or target. Parameters: 'encoder'.
 
   Attributes:
     config: The configuration of the encoder.
   """
 
-  #: The loss of a part of a batch is another one; see `training/state.py`.
+  #: Parts of a batch have a different loss; see `training/state.py`.
   WHOLE_BATCH = True
 
   def __init__(
@@ -54,8 +54,8 @@ class ContrastiveModel:
       temperature: See `losses.info_nce`.
       include_positive: Likewise.
       parts: Number of parts of a batch to encode one after the other; the
-        backward pass encodes each again. Saves memory; the negatives are still
-        those of the whole batch.
+        backward pass encodes each again. Saves memory; the negatives still come
+        from the whole batch.
 
     Raises:
       OptionError: A value is out of range.
@@ -97,7 +97,7 @@ class ContrastiveModel:
   def loss_fn(
     self, params: Params, batch: Batch, rng: Array | None
   ) -> tuple[Array, dict[str, Any]]:
-    """Sum of the losses of pairs, with {'weight': number of pairs}."""
+    """The sum of the pairs' losses, with {'weight': number of pairs}."""
     keys: Any = (None, None) if rng is None else jax.random.split(rng)
     sides = batch['source_tokens'], batch['target_tokens']
     x, y = (
@@ -128,7 +128,7 @@ class ContrastiveModel:
       raise OptionError(
         f'a batch of {rows} cannot be divided into {parts} parts'
       )
-    # Part n has the rows n, n + parts, ..., so that rows stay on their devices.
+    # Part n has rows n, n + parts, ..., so that rows stay on their devices.
     split = tokens.reshape(rows // parts, parts, length).swapaxes(0, 1)
     split = constrain(split, (None, 'batch', 'length'))
 

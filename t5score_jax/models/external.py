@@ -1,10 +1,11 @@
 """The models of `models/t5score.py` on an external network that returns logits.
 
 `models/t5score.py` computes log-probabilities from hidden states in blocks.
-Here they come from any Flax module with T5X's methods `encode` and `decode` and
-a `config`; losses, scores and metrics are inherited. With a large vocabulary
-the logits are the largest array of a step: prefer `models/t5score.py` if its
-network will do. Not here: T5X itself (`models/t5x.py`).
+Here the network is any Flax module with a `config` and T5X's methods `encode`
+and `decode`, which returns the logits. Losses, scores and metrics are
+inherited. With a large vocabulary the logits are the largest array of a step,
+so prefer `models/t5score.py` if its network suffices. Not here: T5X itself
+(`models/t5x.py`).
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ class LogitsModule(Protocol):
     """Calls a method with variables, as in Flax."""
 
   def init(self, rngs: Any, *args: Any, **kwargs: Any) -> Any:
-    """Makes the variables of a call, as in Flax."""
+    """Initializes the variables, as in Flax."""
 
   def encode(self, encoder_input_tokens: Array, enable_dropout: bool) -> Array:
     """[rows, input_length] -> [rows, input_length, width]."""
@@ -68,14 +69,14 @@ def token_log_probs(logits: Array, targets: Array) -> Array:
 
 
 class _OnModule(t5score.T5ScoreModel):
-  """Replaces the network of this library by a module.
+  """Replaces this library's network with a module.
 
   Attributes:
     module: The network.
   """
 
   def __init__(self, module: LogitsModule, **settings: Any):
-    # Only `vocab_size` of the configuration is used, by input noise.
+    # Of the configuration, only `vocab_size` is used (by input noise).
     super().__init__(module.config, **settings)
     self.module = module
 

@@ -1,7 +1,7 @@
 """Log-probabilities of targets under a T5 network, equation 1 of T5Score.
 
 `inference/scoring.py` compiles `encode` and `target_log_probs`. Not here:
-objectives of training (`models/t5score.py`), decoding (`nn/decoding.py`).
+training objectives (`models/t5score.py`), decoding (`nn/decoding.py`).
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ logical_axes = t5_axes.logical_axes
 
 
 def shift_right(tokens: Array) -> Array:
-  """Makes decoder inputs: targets shifted right, 0 in front."""
+  """Makes decoder inputs: targets shifted right, with a leading 0."""
   widths = [(0, 0)] * (tokens.ndim - 1) + [(1, 0)]
   return jnp.pad(tokens, widths)[..., :-1]
 
 
 def token_weights(tokens: Array) -> Array:
-  """Float32, 0 at padding, else 1."""
+  """Returns float32, 0 at padding, else 1."""
   return (tokens > 0).astype(jnp.float32)
 
 
@@ -82,7 +82,8 @@ def log_probs(
   Args:
     params: Parameters of the network.
     config: Its configuration.
-    states: Of tokens [n, emb_dim], or of padded texts [batch, length, emb_dim].
+    states: For tokens [n, emb_dim], or for padded texts [batch, length,
+      emb_dim].
     tokens: Int, of the same shape without the last dimension.
   """
   kernel = t5.output_kernel(params, config)

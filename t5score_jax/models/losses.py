@@ -1,7 +1,7 @@
 """The losses of all models, as pure functions of arrays.
 
-Equations are those of Qin et al. 2022 (T5Score) unless another paper is named.
-A loss is returned as a sum and its weight, so that microbatches and devices add
+Equations are from Qin et al. 2022 (T5Score) unless another paper is named. A
+loss is returned as a sum and its weight, so that microbatches and devices add
 up exactly; the loss itself is `sum / weight`. Not here: networks, batches,
 parameters.
 """
@@ -20,11 +20,11 @@ from t5score_jax.nn import axes
 
 Array = jax.Array
 
-# Logits that exist at a time: 2**26 float32 values are 256 MiB.
+# Maximum logits held at a time: 2**26 float32 values are 256 MiB.
 DEFAULT_BLOCK_ELEMENTS = 2**26
 # On a mesh each device holds its shard of them, and may hold this many.
 _ELEMENTS_PER_DEVICE = 2**24
-# The logit of what a softmax leaves out.
+# The logit of entries that a softmax leaves out.
 _EXCLUDED = -1e9
 
 
@@ -45,19 +45,20 @@ def token_log_probs(
   counted: Array | None = None,
   block_elements: int | None = None,
 ) -> Array:
-  """Log p(target token), the summands of equation 1, without all logits.
+  """Log p(target token), the summands of equation 1, in blocks of logits.
 
-  `hidden @ kernel` would be [batch, length, vocab], with mT5's 250,112 pieces
-  by far the largest array of a training step. This function computes it in
-  blocks; its custom gradient recomputes each block instead of storing it.
+  `hidden @ kernel` would be [batch, length, vocab]; with mT5's 250,112 pieces
+  it would be by far the largest array of a training step. This function
+  computes it in blocks; its custom gradient recomputes each block instead of
+  storing it.
 
-  On a CPU a block is some columns of the vocabulary, and positions that do not
-  count are left out of the products. On accelerators and meshes it is some
-  positions of every row. If the rules of the mesh shard 'logits', as in
-  training, and there are fewer tokens than pieces in the vocabulary, the
-  vocabulary is sharded over all devices and each device takes all rows: hidden
-  states are gathered, and neither the kernel nor its gradient, which are
-  larger, ever moves. Otherwise rows are sharded as everywhere else.
+  On a CPU, a block is a range of vocabulary columns, and positions that do not
+  count are left out of the products. On accelerators and meshes, it is a range
+  of positions of every row. If the mesh rules shard 'logits', as in training,
+  and there are fewer tokens than pieces in the vocabulary, the vocabulary is
+  sharded over all devices and each device takes all rows. The hidden states are
+  then gathered; the kernel and its gradient, which are larger, never move.
+  Otherwise rows are sharded as everywhere else.
 
   Args:
     hidden: [batch, length, emb_dim], float32 or bfloat16.
@@ -65,9 +66,9 @@ def token_log_probs(
       product, which accumulates in float32.
     targets: Int [batch, length], each in [0, vocab_size).
     counted: [batch, length], 0 or false at padding. Default: all count.
-    block_elements: Maximum number of logits that exist at a time, on all
-      devices together. Default: at most 2**22 on a CPU, else 2**26, or 2**24
-      per device of a mesh of five or more.
+    block_elements: Maximum number of logits held at a time, on all devices
+      together. Default: at most 2**22 on a CPU, else 2**26, or 2**24 per device
+      on a mesh of five or more.
 
   Returns:
     float32 [batch, length], each at most 0; 0 where `counted` is 0.
@@ -96,7 +97,7 @@ def sequence_scores(
     log_probs: [..., length].
     weights: [..., length], 1 for tokens of the target (`</s>` included), 0 for
       padding.
-    lengths: [...], divisor instead of the number of target tokens. The
+    lengths: [...], divisors that replace the number of target tokens. The
       published trainer divides by the length of the source.
 
   Returns:
@@ -115,8 +116,8 @@ def nll(
   Args:
     log_probs: [batch, length].
     weights: [batch, length], 0 on padding.
-    normalize: 'sequence' averages the means of targets (equation 2), 'tokens'
-      averages over all tokens of the batch (T5X's loss), 'padded' also counts
+    normalize: 'sequence' averages the targets' means (equation 2); 'tokens'
+      averages over all tokens of the batch (T5X's loss); 'padded' also counts
       padding (the published trainer).
 
   Returns:
@@ -156,7 +157,7 @@ def pair_margin(
 
   Returns:
     The sum of the loss and its weight, the number of pairs with different
-    ratings: equal ratings mean padding or no preference.
+    ratings. Equal ratings mean padding or no preference.
   """
   gap = better_rating - worse_rating
   loss = jnp.maximum(0.0, worse - better + alpha * gap)
@@ -178,10 +179,10 @@ def group_margin(
 
   Args:
     scores: [groups, n].
-    ratings: [groups, n], human ratings of the same scale within a group.
+    ratings: [groups, n], human ratings on the same scale within a group.
     mask: [groups, n], 1 for a hypothesis, 0 for padding.
     alpha: Weight of the margin, at least 0.
-    min_gap: Minimum difference of ratings of a pair, exclusive.
+    min_gap: Minimum rating difference of a pair, exclusive.
 
   Returns:
     The sum of the loss and its weight, the number of pairs.
@@ -195,12 +196,11 @@ def group_margin(
 
 
 def mse(predictions: Array, ratings: Array) -> tuple[Array, Array]:
-  """Mean square error (FrugalScore, equation 5) over given ratings.
+  """Mean squared error (FrugalScore, equation 5) over the given ratings.
 
   Args:
     predictions: [batch, outputs].
-    ratings: [batch, outputs]; NaN where a dimension was not rated, which is
-      left out.
+    ratings: [batch, outputs]; NaN (left out) where a dimension was not rated.
 
   Returns:
     The sum of the loss and its weight, the number of ratings.
@@ -213,12 +213,12 @@ def mse(predictions: Array, ratings: Array) -> tuple[Array, Array]:
 
 
 def tagging(logits: Array, tags: Array, weights: Sequence[float] = ()) -> Array:
-  """Cross-entropy of tags of words (COMET's word-level loss).
+  """Cross-entropy of word tags (COMET's word-level loss).
 
   Args:
     logits: [batch, length, number of tags].
     tags: Int [batch, length]; -1 where there is none.
-    weights: Of each tag; by default 1.
+    weights: The weight of each tag; by default 1.
 
   Returns:
     The weighted mean over each text's tags, float32 [batch]; 0 without tags.
@@ -245,9 +245,9 @@ def info_nce(
   """Contrastive loss of sentence pairs (UScore, equation 4), both directions.
 
   L_i = -cos(x_i, y_i) / tau + log sum_j exp(cos(x_i, y_j) / tau), and the same
-  with x and y exchanged; a pair's loss is the sum of both. The other pairs of
-  the batch, on whatever device they are, are the negatives. As printed, the sum
-  leaves j = i out, so that the loss may be negative; its least value with n
+  with x and y exchanged; a pair's loss is the sum of both. The negatives are
+  the other pairs of the batch, on all devices. As in the printed equation, the
+  sum leaves out j = i, so the loss may be negative; its minimum with n
   negatives is 2 (log n - 2 / tau).
 
   Args:
@@ -255,17 +255,17 @@ def info_nce(
     targets: [batch, width].
     mask: [batch], 1 for pairs, 0 for padding.
     temperature: tau, positive.
-    include_positive: Whether the sum has j = i as well, as in Gao et al. 2021
-      and the published program; the loss is then at least 0.
+    include_positive: Whether the sum includes j = i, as in Gao et al. 2021 and
+      the published program; the loss is then at least 0.
     same: Bool [batch, batch], symmetric: pairs that share a text, which are not
       negatives of each other. Default: none.
 
   Returns:
-    The sum of the loss and its weight, the number of pairs. A pair without any
-    negative has nothing to be compared with: it counts in neither.
+    The sum of the loss and its weight, the number of pairs. A pair without
+    negatives counts in neither.
   """
   x, y = _unit(sources), _unit(targets)
-  # [batch, batch]; rows stay on their devices, columns are those of all.
+  # [batch, batch]; rows stay on their devices, columns come from all devices.
   cosines = jnp.einsum('iw,jw->ij', x, y, precision='highest')
   cosines = axes.constrain(cosines, ('batch', None))
   logits = cosines / temperature
@@ -276,7 +276,7 @@ def info_nce(
     negative = negative & ~same
   valid = (present & jnp.any(negative, axis=1)).astype(logits.dtype)
   counted = negative | itself if include_positive else negative
-  # Finite, so that rows without a summand have gradients of 0 and not NaN.
+  # Finite, so that rows without a summand have gradient 0 instead of NaN.
   kept = jnp.where(counted, logits, _EXCLUDED)
   positive = jnp.sum(jnp.where(itself, logits, 0.0), axis=1)
   forward = jax.nn.logsumexp(kept, axis=1)
@@ -286,7 +286,7 @@ def info_nce(
 
 
 def _unit(vectors: Array) -> Array:
-  """Vectors [batch, width] at length 1, float32; zeros, of padding, stay."""
+  """Normalizes vectors [batch, width], float32; zeros (padding) stay zero."""
   x = vectors.astype(jnp.float32)
   squares = jnp.sum(jnp.square(x), axis=-1, keepdims=True)
   return x * lax.rsqrt(jnp.maximum(squares, 1e-24))

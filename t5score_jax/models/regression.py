@@ -1,7 +1,7 @@
 """Networks that predict ratings: COMES's, FrugalScore's and MetricX's.
 
-The counterpart of `models/t5score.py`: a network and the mean square error over
-named batch keys. `training/loop.py` differentiates `loss_fn`; evaluators
+The counterpart of `models/t5score.py`: a network and the mean squared error
+over named batch keys. `training/loop.py` differentiates `loss_fn`; evaluators
 compile `predict`. Not here: optimizers, text.
 """
 
@@ -36,10 +36,10 @@ ROLES = ('hypothesis', 'source', 'reference')
 
 
 class Regressor(abc.ABC):
-  """A network and the mean square error of its outputs.
+  """A network and the mean squared error of its outputs.
 
   Batch keys: 'ratings' float [batch, outputs], NaN where a dimension was not
-  rated, and the keys that the subclass names.
+  rated, and the keys that the subclass adds.
 
   Attributes:
     config: The configuration of the network.
@@ -70,9 +70,9 @@ class Regressor(abc.ABC):
   def loss_fn(
     self, params: Params, batch: Batch, rng: Array | None
   ) -> tuple[Array, dict[str, Any]]:
-    """Sum of square errors, with {'weight': number of ratings, 'metrics'}.
+    """Sum of squared errors, with {'weight': number of ratings, 'metrics'}.
 
-    The only metric is 'absolute_error', a mean as the loss.
+    The only metric is 'absolute_error', a mean like the loss.
     """
     predictions = self.predict(params, batch, rng)
     ratings = batch['ratings']
@@ -128,9 +128,10 @@ class CrossEncoderModel(Regressor):
 class FirstStepModel(Regressor):
   """MetricX: a T5 whose first decoder step predicts an error score.
 
-  The prediction is the logit of one piece, and learned as such: a prediction
-  that is clamped has no gradient outside of the bounds, where a new network's
-  may lie (`clamped` does it all the same, as the published class does).
+  The prediction is the logit of one piece, by default not clamped in training:
+  a clamped prediction has no gradient outside the bounds, where the predictions
+  of a new network may lie. `clamped` clamps it anyway, as the published class
+  does.
 
   Batch keys: 'encoder_input_tokens' int [batch, length], padded with 0;
   'ratings' [batch, 1], error scores.
@@ -186,10 +187,10 @@ class RegressorModel(Regressor):
   """COMET's and COMES's regressor (COMES, section 3), encoder included.
 
   Batch keys: 'hypothesis_tokens', 'source_tokens' and, if the regressor reads a
-  reference, 'reference_tokens', int [batch, length] each, where lengths may
-  differ; 'ratings' [batch, outputs]. With 'ROLE_rows' int [batch], the tokens
-  of that role are those of distinct texts, any number of them, and 'ROLE_rows'
-  indexes them (`inputs/documents.py`).
+  reference, 'reference_tokens', int [batch, length] each, whose lengths may
+  differ; 'ratings' [batch, outputs]. If 'ROLE_rows' int [batch] is present, the
+  tokens of that role belong to any number of distinct texts, which 'ROLE_rows'
+  indexes (`inputs/documents.py`).
   """
 
   def __init__(self, config: heads.RegressorConfig):
@@ -232,11 +233,11 @@ class RegressorModel(Regressor):
 
 
 class UnifiedModel(Regressor):
-  """UniTE's network (`nn/unified.py`), CometKiwi's and XCOMET's.
+  """The network of UniTE, CometKiwi and XCOMET (`nn/unified.py`).
 
-  Each reading, of the hypothesis with the source, with the reference and with
-  both, learns the rating, and the tags of words where the batch has them; the
-  loss is the sum over the readings (Wan et al. 2022, section 3.3).
+  The hypothesis is read with the source, with the reference and with both. Each
+  reading learns the rating, and the word tags if the batch has them. The loss
+  is the sum over the readings (Wan et al. 2022, section 3.3).
 
   Batch keys: those of `RegressorModel`, with one rating; and
   'hypothesis_tags', int [batch, length], the tag of each token of the
@@ -254,12 +255,12 @@ class UnifiedModel(Regressor):
 
     Args:
       config: The configuration of the network.
-      max_length: Joint sequences are cut to so many tokens; by default to the
-        encoder's positions.
-      tag_share: Weight of the tags' loss, the rest being the ratings'; [0, 1].
-        XCOMET's .055, CometKiwi's .65.
-      tag_weights: Weights of 'no error' and of each label in the tags' loss;
-        by default all the same.
+      max_length: Joint sequences are truncated to this many tokens; by default
+        to the encoder's positions.
+      tag_share: Weight of the tag loss, in [0, 1]; the rest is the weight of
+        the rating loss. XCOMET uses .055, CometKiwi .65.
+      tag_weights: Weights of 'no error' and of each label in the tag loss; by
+        default uniform.
 
     Raises:
       OptionError: A value is out of range.
@@ -278,7 +279,7 @@ class UnifiedModel(Regressor):
 
   @property
   def text_length(self) -> int:
-    """The most tokens of a text, as `fitting/text_cache.py` cuts it."""
+    """Maximum tokens of a text, to which `fitting/text_cache.py` truncates."""
     return unified.text_length(self._max_length)
 
   def init(self, rng: Array) -> Params:
@@ -292,14 +293,14 @@ class UnifiedModel(Regressor):
   def predict(
     self, params: Params, batch: Batch, rng: Array | None = None
   ) -> Array:
-    """See `Regressor.predict`; the mean of the readings' scores."""
+    """See `Regressor.predict`; the mean score over the readings."""
     scores = [score for score, _ in self._readings(params, batch, rng)]
     return jnp.mean(jnp.stack(scores), axis=0)[:, None]
 
   def loss_fn(
     self, params: Params, batch: Batch, rng: Array | None
   ) -> tuple[Array, dict[str, Any]]:
-    """See `Regressor.loss_fn`; also 'tag_loss' where there are tags."""
+    """See `Regressor.loss_fn`; also 'tag_loss' if there are tags."""
     ratings = batch['ratings'].reshape(-1, 1)
     tags = batch.get('hypothesis_tags') if self.config.labels else None
     rated = ~jnp.isnan(ratings[:, 0])
@@ -326,7 +327,7 @@ class UnifiedModel(Regressor):
   def _readings(
     self, params: Params, batch: Batch, rng: Array | None
   ) -> list[tuple[Array, Array | None]]:
-    """Scores and logits of tags of each input."""
+    """Scores and tag logits of each input."""
     texts = {'hypothesis': _tokens(batch, 'hypothesis')}
     found = []
     for n, name in enumerate(self.config.inputs):
@@ -359,7 +360,7 @@ class HeadModel(Regressor):
     self.config = config
 
   def init(self, rng: Array) -> Params:
-    """See `Regressor.init`; random numbers as `RegressorModel`."""
+    """See `Regressor.init`; same random numbers as `RegressorModel`."""
     return _without_encoder(heads.init_params(self.config, rng))
 
   def logical_axes(self) -> Params:

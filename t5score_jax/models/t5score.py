@@ -5,7 +5,7 @@
 (`models/likelihood.py`).
 
 A loss is returned as a sum and its weight (`aux['weight']`). The sum over
-microbatches and devices divided by the sum of weights is exactly the loss of
+microbatches and devices, divided by the sum of weights, is exactly the loss of
 the whole batch, however it was split.
 """
 
@@ -87,8 +87,8 @@ class T5ScoreModel(abc.ABC):
   ) -> Array:
     """Token log-probabilities [batch * k, length] of k targets per input.
 
-    Those of weight 0 may have any value; without weights all positions count.
-    The only use of the network; `models/external.py` overrides it.
+    Positions of weight 0 may have any value; without weights all positions
+    count. Only this method uses the network; `models/external.py` overrides it.
     """
     rngs = None
     if rng is not None:
@@ -103,7 +103,7 @@ class T5ScoreModel(abc.ABC):
     return losses.token_log_probs(cast(Array, hidden), kernel, targets, weights)
 
   def add_noise(self, tokens: Array, rng: Array) -> Array:
-    """Replaces a share of the pieces, never padding or `</s>`."""
+    """Replaces a share of the pieces, but never padding or `</s>`."""
     if not self.input_noise:
       return tokens
     chosen_rng, piece_rng = jax.random.split(rng)
@@ -181,10 +181,10 @@ class ParaphraseModel(GenerativeModel):
   """Equation 2 between paraphrases, paired at random in every step.
 
   Reads the batches of `GroupModel` without ratings: the translations of a
-  source and its reference are paraphrases. Each hypothesis makes one example
+  source and its reference are paraphrases. Each hypothesis gives one example
   per step. Its partner is the shared text or, with probability
   `pseudo_reference`, another hypothesis of the group. Which of the two is the
-  target is random, so that both directions of the F score are trained.
+  target is random, so both directions of the F score are trained.
 
   Attributes:
     pseudo_reference: Probability of a partner other than the shared text,
@@ -261,12 +261,12 @@ class _ContrastiveModel(T5ScoreModel):
 
   Attributes:
     alpha: Weight of the margin in equation 3.
-    generative_weight: Weight of an added equation 2 on the same texts; 0 is the
-      paper's loss. Its mean is taken per microbatch, so that microbatches of
-      unequal size do not add up exactly to the whole batch.
+    generative_weight: Weight of an additional equation 2 term on the same
+      texts; 0 is the paper's loss. The term's mean is taken per microbatch, so
+      microbatches of unequal size do not add up exactly to the whole batch.
     length_normalization: 'target' divides a score by the number of target
-      tokens as in equation 3, 'source' by that of input tokens as in the
-      published trainer.
+      tokens, as in equation 3; 'source' divides by the number of input tokens,
+      as in the published trainer.
   """
 
   def __init__(
@@ -373,9 +373,9 @@ class GroupModel(_ContrastiveModel):
   Attributes:
     directions: Which of 'precision' (shared -> hypothesis) and 'recall'
       (hypothesis -> shared) are trained; the paper trains both.
-    min_gap: Minimum difference of ratings of a pair, exclusive.
-    joint: Whether the margin is on the F score, the mean of the directions,
-      instead of on each direction separately as in the paper.
+    min_gap: Minimum rating difference of a pair, exclusive.
+    joint: Whether the margin applies to the F score, the mean of the
+      directions, instead of to each direction separately as in the paper.
   """
 
   def __init__(

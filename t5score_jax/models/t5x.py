@@ -1,11 +1,10 @@
 """Models for T5X (`t5x.train`, `t5x.eval`, `t5x.infer`), where it is installed.
 
-T5X trains, restores, partitions and reads data; the losses and scores are
-those of `models/losses.py`, through the same code that this library's own
-trainer
-uses. Gin files are in `gin_configs/t5x/`; `docs/t5x.md` says how to install
-T5X and what to run. Not for using this library without T5X: nothing else
-imports this module.
+T5X trains, restores, partitions and reads data. Losses and scores come from
+`models/losses.py`, through the same code that this library's own trainer uses.
+Gin files are in `gin_configs/t5x/`; `docs/t5x.md` describes how to install T5X
+and what to run. Nothing else imports this module, so the library works without
+T5X.
 """
 
 from __future__ import annotations
@@ -41,11 +40,11 @@ Params = Mapping[str, Any]
 
 @flax.struct.dataclass
 class WeightedMean(clu.metrics.Metric):
-  """A sum over its weight; both add up over microbatches and steps.
+  """A weighted mean; sum and weight add up over microbatches and steps.
 
   Attributes:
     total: The sum, float32 [].
-    weight: What to divide by; the mean of no weight is 0.
+    weight: The divisor; the mean is 0 if it is 0.
   """
 
   total: Array
@@ -61,16 +60,15 @@ class WeightedMean(clu.metrics.Metric):
 
 
 class T5ScoreT5XModel(t5x_models.EncoderDecoderModel):
-  """What all models of this file are; use a subclass.
+  """Base class of all models in this file; use a subclass.
 
-  `predict_batch` is T5X's own and takes encoder-decoder batches, and so may
-  `score_batch`: give `feature_converter_cls` to score texts with a model that
-  trains on judgments.
+  `predict_batch` is T5X's own and takes encoder-decoder batches. `score_batch`
+  may take them too: pass `feature_converter_cls` to score texts with a model
+  that trains on judgments.
 
   Attributes:
-    objective: The model of `models/t5score.py`, or of `models/external.py`,
-    whose loss
-      and scores these are.
+    objective: The model of `models/t5score.py` or `models/external.py` that
+      defines loss and scores.
   """
 
   OBJECTIVE: ClassVar[str]
@@ -88,34 +86,33 @@ class T5ScoreT5XModel(t5x_models.EncoderDecoderModel):
     default_decoder_params: t5x_models.DecoderParams | None = None,
     **settings: Any,
   ):
-    """Makes the objective; nothing is computed yet.
+    """Creates the objective; nothing is computed yet.
 
     Args:
       module: A network of T5X, `t5x.examples.t5.network.Transformer` or
         `t5x.examples.scalable_t5.network.Transformer`, or one with the same
-        calls.
-      input_vocabulary: SeqIO's; T5X compares it with the task's.
+        methods.
+      input_vocabulary: A SeqIO vocabulary; T5X compares it with the task's.
       output_vocabulary: Likewise.
-      optimizer_def: T5X's.
+      optimizer_def: T5X's optimizer definition.
       library_network: Whether loss and scores come from this library's
         network, on the same parameters, instead of `module`, which still
-        makes the parameters and decodes. It never holds the logits, with
-        mT5's vocabulary the largest array of a step.
-      loss_normalizing_factor: What the sum of losses is divided by. None:
-        nothing, so that T5X's sums of gradients over microbatches are exactly
-        those of the batch, which Adafactor scales away; 'mean': the weight of
-        the loss, the mean that this library's trainer takes, of each
-        microbatch by itself; or a number.
-      decode_fn: Of `predict_batch`.
+        creates the parameters and decodes. This network never holds all
+        logits, the largest array of a step with mT5's vocabulary.
+      loss_normalizing_factor: The divisor of the sum of losses. None: no
+        division, so that T5X's gradient sums over microbatches are exactly
+        those of the batch; Adafactor cancels the scale. 'mean': the weight of
+        the loss, which gives the mean that this library's trainer uses, but
+        per microbatch. Or a number.
+      decode_fn: For `predict_batch`.
       feature_converter_cls: Replaces the class's own.
-      default_decoder_params: Of `predict_batch`.
-      **settings: Those of the class in `models/t5score.py` that has the
-      subclass's
-        name, for example `alpha`.
+      default_decoder_params: For `predict_batch`.
+      **settings: Settings of the class in `models/t5score.py` that has the
+        subclass's name, for example `alpha`.
 
     Raises:
-      ValueError: Settings out of range.
-      TypeError: Settings that the objective does not have.
+      ValueError: A setting is out of range.
+      TypeError: The objective does not have a setting.
     """
     super().__init__(
       module=module,
@@ -148,7 +145,7 @@ class T5ScoreT5XModel(t5x_models.EncoderDecoderModel):
     input_shapes: Mapping[str, Any],
     input_types: Mapping[str, Any] | None = None,
   ) -> flax.core.FrozenDict[str, Any]:
-    """Random parameters and their axes; no shape of a batch is theirs."""
+    """Random parameters and their axes; they do not depend on batch shapes."""
     del input_types
     tokens = jnp.ones((next(iter(input_shapes.values()))[0], 2), jnp.int32)
     return flax.core.freeze(
@@ -160,16 +157,16 @@ class T5ScoreT5XModel(t5x_models.EncoderDecoderModel):
   def loss_fn(
     self, params: Params, batch: Batch, dropout_rng: Array | None
   ) -> tuple[Array, dict[str, clu.metrics.Metric]]:
-    """The loss of a batch as T5X differentiates it, and what is logged.
+    """The loss of a batch, which T5X differentiates, and logged metrics.
 
     Args:
       params: The network's parameters.
-      batch: What the feature converter makes.
+      batch: Output of the feature converter.
       dropout_rng: Key for dropout and input noise; None for evaluation.
 
     Returns:
-      The sum of losses over `loss_normalizing_factor`, and metrics: the names
-      of the objective's, each a mean over its own weight, and T5X's speeds.
+      The sum of losses divided by `loss_normalizing_factor`, and metrics: those
+      of the objective, each a mean over its own weight, and T5X's speeds.
     """
     total, aux = self.objective.loss_fn(params, batch, dropout_rng)
     metrics: dict[str, clu.metrics.Metric] = {
@@ -184,7 +181,7 @@ class T5ScoreT5XModel(t5x_models.EncoderDecoderModel):
       t5x_metrics.StepsPerTime.from_model_output()
     )
     if isinstance(self._normalizer, str):
-      # A batch that weighs nothing loses nothing.
+      # A batch of weight 0 has loss 0.
       total /= jnp.where(aux['weight'] > 0, aux['weight'], 1.0)
     elif self._normalizer is not None:
       total /= self._normalizer
@@ -199,16 +196,16 @@ class T5ScoreT5XModel(t5x_models.EncoderDecoderModel):
 
     Args:
       params: The network's parameters.
-      batch: What the feature converter makes, or an encoder-decoder batch.
+      batch: Output of the feature converter, or an encoder-decoder batch.
       return_intermediates: Must be False; T5X's EncoderDecoderModel gives
         them from the same checkpoint.
 
     Returns:
-      float32, one score a target: [batch] for texts, [batch, 2] for pairs;
+      float32, one score per target: [batch] for texts, [batch, 2] for pairs;
       for groups [batch, n], the mean of the directions, 0 on padding.
 
     Raises:
-      ValueError: `return_intermediates`.
+      ValueError: `return_intermediates` is true.
     """
     if return_intermediates:
       raise ValueError(
@@ -221,10 +218,10 @@ class T5ScoreT5XModel(t5x_models.EncoderDecoderModel):
   def predict_batch_with_aux(
     self, params: Params, batch: Batch, *args: Any, **kwargs: Any
   ) -> tuple[Array, Mapping[str, Array]]:
-    """T5X's, for encoder-decoder batches.
+    """T5X's `predict_batch_with_aux`, for encoder-decoder batches.
 
     Raises:
-      ValueError: A batch of judgments.
+      ValueError: The batch holds judgments.
     """
     if 'ratings' in batch:
       raise ValueError(
@@ -270,26 +267,26 @@ class GroupT5XModel(T5ScoreT5XModel):
 def from_step(
   schedule: Callable[[Array], Array], first_step: int = 0
 ) -> Callable[[Array], Array]:
-  """A learning rate whose steps count from `first_step`.
+  """Shifts a learning rate schedule so that it starts at `first_step`.
 
   T5X continues the step count of the checkpoint it starts from.
 
   Args:
     schedule: Step -> learning rate, such as `training.optimizers.linear`.
-    first_step: Step of T5X that is the schedule's step 0.
+    first_step: The T5X step that is the schedule's step 0.
   """
   return lambda step: schedule(jnp.maximum(step - first_step, 0))
 
 
 def library_config(config: Any) -> t5.T5Config:
-  """This library's description of a network of T5X's examples.
+  """Converts the configuration of a T5X example network to this library's.
 
   Args:
     config: A T5Config of `t5x.examples.t5.network` or
       `t5x.examples.scalable_t5.network`.
 
   Raises:
-    ValueError: A network that this library does not have.
+    ValueError: This library does not have such a network.
   """
   scanned = getattr(config, 'scan_layers', None)
   if scanned is False:

@@ -1,1 +1,1 @@
-"""Networks in Flax Linen: arrays in, arrays out; no data, no training."""
+"""Flax Linen networks: arrays in, arrays out; no data, no training."""

@@ -3,7 +3,7 @@
 A network names the axes of its arrays ('batch', 'mlp', ...). T5X's rules map
 each name to an axis of a (data, model) mesh, over which that dimension is
 sharded. Training and inference share the rules and the mesh. Not here: the
-names of the axes of parameters (`nn/t5_axes.py`, `nn/bert.py`).
+axis names of parameters (`nn/t5_axes.py`, `nn/bert.py`).
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ from t5score_jax.errors import OptionError
 
 Array = jax.Array
 Names = Sequence[str | None]
-# An axis of the mesh, several (the first varies slowest), or none.
+# One axis of the mesh, several (the first varies slowest), or none.
 MeshAxes = str | tuple[str, ...] | None
 Rules = Sequence[tuple[str, MeshAxes]]
 
-# JAX 0.6, the last release for Python 3.10, has the older name.
+# JAX 0.6, the last release for Python 3.10, uses the older name.
 _set_mesh: Any = getattr(jax, 'set_mesh', None) or getattr(
   jax.sharding, 'use_mesh', None
 )
 
-# The platform of the mesh in force, which may be that of another machine.
+# The platform of the active mesh, which may be that of another machine.
 _PLATFORM: contextvars.ContextVar[str | None] = contextvars.ContextVar(
   'platform', default=None
 )
@@ -47,15 +47,14 @@ def standard_rules(
 ) -> tuple[tuple[str, MeshAxes], ...]:
   """Returns T5X's rules: logical axis -> axis of the mesh (None: replicated).
 
-  Where two axes of an array map to the same axis of the mesh, the first rule
-  wins.
+  If two axes of an array map to the same axis of the mesh, the first rule wins.
 
   Args:
     fully_sharded: Whether 'embed' and 'vocab' of parameters and optimizer
       states are sharded over the data axis as well, so that no device holds a
       full replica.
-    training: Whether gradients are computed. Without them there is nothing to
-      gain from sharding the logits, and their rule is left out.
+    training: Whether gradients are computed. Otherwise sharding the logits has
+      no benefit, and their rule is left out.
   """
   rules: tuple[tuple[str, MeshAxes], ...] = (
     ('batch', 'data'),
@@ -83,9 +82,9 @@ def make_mesh(devices: Sequence[Any], num_partitions: int = 1) -> Mesh:
   """Makes a mesh with the axes ('data', 'model').
 
   Args:
-    devices: The devices, those of another machine in precompilation.
-    num_partitions: Devices that share one replica of the model (T5X's name):
-      the size of 'model'.
+    devices: The devices; in precompilation, those of another machine.
+    num_partitions: Number of devices that share one replica of the model (T5X's
+      name): the size of 'model'.
 
   Raises:
     MeshError: `num_partitions` does not divide the number of devices.
@@ -105,7 +104,7 @@ def make_mesh(devices: Sequence[Any], num_partitions: int = 1) -> Mesh:
 
 @contextlib.contextmanager
 def mesh_context(mesh: Mesh, rules: Rules) -> Iterator[None]:
-  """Within it, activations that name their axes are sharded by the rules."""
+  """In this context, the rules shard activations that name their axes."""
   token = _PLATFORM.set(mesh.devices.flat[0].platform)
   try:
     with _set_mesh(mesh), nn.logical_axis_rules(rules):
@@ -119,9 +118,9 @@ def partition_spec(
 ) -> PartitionSpec:
   """Maps the logical axes of one array to axes of the mesh.
 
-  Each axis of the mesh is used at most once per array, by the first rule that
-  asks for it. A dimension that its axis of the mesh does not divide is
-  replicated; of several axes it takes as many as divide it together.
+  Each mesh axis is used at most once per array, by the first rule that maps to
+  it. A dimension that its mesh axis does not divide is replicated; of several
+  axes, it takes as many as divide it together.
 
   Args:
     names: One logical name (or None) per dimension; a name without a rule is
@@ -153,7 +152,7 @@ def partition_spec(
 
 
 def constrain(x: Array, names: Names) -> Array:
-  """Shards an activation by the rules in force; identity outside a mesh.
+  """Shards an activation by the active rules; identity outside a mesh.
 
   Args:
     x: An array that is being traced.
@@ -168,7 +167,7 @@ def constrain(x: Array, names: Names) -> Array:
 
 
 def is_sharded(name: str) -> bool:
-  """Whether the rules in force shard a logical axis over some mesh."""
+  """Whether the active rules shard a logical axis over some mesh."""
   mesh = jax.sharding.get_abstract_mesh()
   return not mesh.empty and any(
     rule == name and mesh_axes is not None
@@ -177,12 +176,12 @@ def is_sharded(name: str) -> bool:
 
 
 def mesh_size() -> int:
-  """Number of devices of the mesh in force; 1 outside one."""
+  """Number of devices of the active mesh; 1 outside a mesh."""
   mesh = jax.sharding.get_abstract_mesh()
   return 1 if mesh.empty else mesh.size
 
 
 def on_one_cpu() -> bool:
-  """Whether what is traced runs on a CPU that is one device."""
+  """Whether the traced computation runs on a CPU as a single device."""
   platform = _PLATFORM.get() or jax.default_backend()
   return platform == 'cpu' and mesh_size() == 1

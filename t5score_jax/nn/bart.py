@@ -1,8 +1,8 @@
 """BART: an encoder and a decoder of BERT's layers (Lewis et al. 2020).
 
-Layers are post-norm, positions are learned, and one embedding serves inputs,
-outputs and logits. Padding has id 0 here, as everywhere outside the encoders:
-the reader swaps it with the begin of a text
+Layers are post-norm, positions are learned, and encoder, decoder and logits
+share one embedding. Padding has id 0 here, as everywhere outside the encoders;
+the checkpoint reader swaps it with the begin-of-text id
 (`checkpoints/formats/huggingface/bart.py`). Not here: likelihoods
 (`models/bart.py`).
 """
@@ -25,13 +25,13 @@ from t5score_jax.nn.layers import MASKED, query_key_products, weighted_values
 Array = jax.Array
 Params = Mapping[str, Any]
 
-# Every parameter ends in an encoder's name.
+# Every parameter's name ends like one of an encoder.
 logical_axes = bert.logical_axes
 
 
 @dataclasses.dataclass(frozen=True)
 class BartConfig(bert.BertConfig):
-  """Shape and arithmetic of BART; the fields of `BertConfig`, and these.
+  """Shape and arithmetic of BART: the fields of `BertConfig` and these.
 
   Attributes:
     num_decoder_layers: Depth of the decoder; `num_layers` is the encoder's.
@@ -51,7 +51,7 @@ class BartConfig(bert.BertConfig):
   start_id: int = 2
   scaled_embedding: bool = False
 
-  # What `inference/scoring.py` reads of a T5's configuration.
+  # The parts of a T5 configuration that `inference/scoring.py` reads.
   @property
   def num_encoder_layers(self) -> int:
     """Depth of the encoder."""
@@ -69,12 +69,12 @@ class BartConfig(bert.BertConfig):
 
   @property
   def scan_layers(self) -> bool:
-    """Whether layers are looped over."""
+    """Whether layers are scanned."""
     return False
 
 
 class CrossAttention(nn.Module):
-  """Attends from the decoder's tokens to the encoder's states."""
+  """Cross-attention from the decoder's tokens to the encoder's states."""
 
   config: BartConfig
 
@@ -97,7 +97,7 @@ class CrossAttention(nn.Module):
 
 
 class DecoderLayer(nn.Module):
-  """Causal self-attention, cross-attention and MLP, each with a norm behind."""
+  """Causal self-attention, cross-attention and MLP, each followed by a norm."""
 
   config: BartConfig
 
@@ -118,7 +118,7 @@ class DecoderLayer(nn.Module):
 
 
 class Bart(nn.Module):
-  """The network; `encode` and `decode` as of `nn/t5.py`."""
+  """The network; `encode` and `decode` as in `nn/t5.py`."""
 
   config: BartConfig
 
@@ -164,7 +164,7 @@ class Table(nn.Module):
 
   @nn.compact
   def __call__(self) -> Array:
-    """Returns it, float32 [rows, emb_dim]."""
+    """Returns the table, float32 [rows, emb_dim]."""
     initializer = nn.initializers.normal(0.02)
     return self.param(self.key, initializer, self.shape, jnp.float32)
 

@@ -1,9 +1,9 @@
-"""The BERT family: BERT, MiniLM, RoBERTa and XLM-RoBERTa from one code.
+"""The BERT family: BERT, MiniLM, RoBERTa and XLM-RoBERTa in one implementation.
 
-The configuration holds what differs: the numbering of positions, norms before
-or after a block (XLM-R XL), the activation. Any hidden states can be returned,
-numbered as in Hugging Face: 0 is the embeddings. Not here: the heads on top
-(`nn/heads.py`) and loading of weights
+The configuration holds the differences: the numbering of positions, norms
+before or after a block (XLM-R XL), the activation. Any hidden states can be
+returned, numbered as in Hugging Face: 0 is the embeddings. Not here: the heads
+on top (`nn/heads.py`) and weight loading
 (`checkpoints/formats/huggingface/encoders.py`).
 """
 
@@ -52,8 +52,8 @@ class BertConfig:
     pad_id: Id of padding, which is masked as a key.
     activation: One of `ACTIVATIONS`.
     norm_epsilon: Epsilon of layer normalization.
-    pre_norm: Whether norms stand before the blocks and at the end (XLM-R XL)
-      instead of after each block and after the embeddings.
+    pre_norm: Whether norms precede the blocks and follow the last one (XLM-R
+      XL), instead of following each block and the embeddings.
     dropout_rate: Dropout in training, [0, 1).
     dtype: Dtype of activations, 'float32' or 'bfloat16'. Parameters, norms and
       softmax are always float32.
@@ -100,12 +100,12 @@ class BertConfig:
 
   @property
   def network(self) -> type[Encoder]:
-    """The network of this shape; subclasses have others."""
+    """The network of this shape; subclasses override it."""
     return Encoder
 
 
 def dense(config: BertConfig, features: int, name: str) -> nn.Dense:
-  """A linear layer, initialized as BERT's."""
+  """A linear layer, initialized as in BERT."""
   return nn.Dense(
     features,
     dtype=config.array_dtype,
@@ -115,7 +115,7 @@ def dense(config: BertConfig, features: int, name: str) -> nn.Dense:
 
 
 def norm(config: BertConfig, name: str) -> nn.LayerNorm:
-  """A layer normalization of the configuration's epsilon and dtype."""
+  """A layer normalization with the configuration's epsilon and dtype."""
   # The fast variance, E[x^2] - E[x]^2, loses digits.
   return nn.LayerNorm(
     config.norm_epsilon,
@@ -150,10 +150,10 @@ class SelfAttention(nn.Module):
       x: [batch, length, emb_dim]; with a layout, [1, room, emb_dim].
       mask: Additive, broadcast against [batch, heads, rows, length].
       rows: Number of first tokens to compute.
-      places: Where the tokens of the room belong.
+      places: The layout: where the tokens of the room belong.
 
     Returns:
-      [batch, rows, emb_dim], or as `x` without `rows`.
+      [batch, rows, emb_dim]; without `rows`, the shape of `x`.
     """
     c = self.config
     heads = (c.num_heads, c.emb_dim // c.num_heads)
@@ -220,7 +220,7 @@ class Layer(nn.Module):
     rows: int | None,
     places: ragged.Layout | None,
   ) -> Array:
-    """The layer's attention; subclasses have others."""
+    """The layer's attention; subclasses override it."""
     attention = SelfAttention(self.config, self.deterministic, name='attention')
     return attention(x, mask, rows, places)
 
@@ -253,8 +253,8 @@ class Embeddings(nn.Module):
       )
 
     words = jnp.take(table('word', c.vocab_size), tokens, axis=0)
-    # Padding is at the end, so that positions count from the start in RoBERTa
-    # too; positions of padding itself do not matter.
+    # Padding is at the end, so positions count from the start in RoBERTa too;
+    # the positions of padding itself do not matter.
     indices = jnp.minimum(
       jnp.arange(tokens.shape[1]) + c.position_offset, c.max_positions - 1
     )
@@ -288,7 +288,7 @@ class Encoder(nn.Module):
     rows: int | None = None,
     stacked: bool = True,
   ) -> Array | tuple[Array, ...]:
-    """Encodes texts that are padded at their ends.
+    """Encodes texts that are padded at the end.
 
     Args:
       tokens: Int [batch, length], special tokens included; length is at most
@@ -297,18 +297,18 @@ class Encoder(nn.Module):
         0.
       layers: Hidden states to return, ascending: 0 is the embeddings,
         num_layers the last. Default: the last. Later layers are not computed.
-      rows: Number of first tokens to return, which saves most of the last layer
-        where only `[CLS]` is used. Default: all. Needs a single layer.
-      stacked: Whether the states are one array. Separate ones need not be in
-        memory together, where little is used of each.
+      rows: Number of first tokens to return. This saves most of the last layer
+        if only `[CLS]` is used. Default: all. Needs a single layer.
+      stacked: Whether the states are returned as one array. Separate arrays
+        need not be in memory together if only a part of each is used.
 
     Returns:
       [len(layers), batch, rows, emb_dim] in the configuration's dtype, or a
       tuple of [batch, rows, emb_dim].
 
     Raises:
-      OptionError: The text is too long, there is no such layer, or `rows` with
-        several layers.
+      OptionError: The text is too long, there is no such layer, or `rows` is
+        combined with several layers.
     """
     c = self.config
     layers = self.check(tokens, layers, rows)
@@ -335,7 +335,7 @@ class Encoder(nn.Module):
   def check(
     self, tokens: Array, layers: Sequence[int] | None, rows: int | None
   ) -> list[int]:
-    """Checks the arguments of `__call__`, and returns the layers."""
+    """Checks the arguments of `__call__` and returns the layers."""
     c = self.config
     layers = [c.num_layers] if layers is None else list(layers)
     if list(layers) != sorted(set(layers)) or not layers:
@@ -439,7 +439,7 @@ def logical_axes(params: Params) -> Params:
     The same tree with a tuple of axis names per parameter.
 
   Raises:
-    ValueError: A parameter that no encoder has.
+    ValueError: No encoder has such a parameter.
   """
   axes = {}
   for path in flatten_dict(params):

@@ -1,7 +1,7 @@
 """A cross-encoder: two texts as one sequence -> one number (FrugalScore).
 
-An encoder of the BERT family reads hypothesis and reference together; the last
-state of the first token goes through a tanh layer and a linear layer (Kamal
+An encoder of the BERT family reads hypothesis and reference together. The first
+token's last hidden state goes through a tanh layer and a linear layer (Kamal
 Eddine et al. 2022, section 3), as in Hugging Face's sequence classification.
 Not here: the encoder (`nn/bert.py`), losses.
 """

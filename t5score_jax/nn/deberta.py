@@ -1,10 +1,11 @@
 """DeBERTa-v2 and -v3: an encoder with disentangled attention (He et al. 2021).
 
-Beside content to content, tokens attend by content to position and position to
-content, where positions are relative and fall into buckets that widen with
-distance. The largest v2 models have a convolution beside their first layer. All
-else is BERT's, and the functions of `nn/bert.py` run this network too. Not
-here: loading of weights (`checkpoints/formats/huggingface/deberta.py`).
+Attention has content-to-position and position-to-content terms besides the
+content-to-content term. Positions are relative and fall into buckets that widen
+with distance. The largest v2 models have a convolution parallel to their first
+layer. All else is as in BERT, and the functions of `nn/bert.py` run this
+network too. Not here: weight loading
+(`checkpoints/formats/huggingface/deberta.py`).
 """
 
 from __future__ import annotations
@@ -25,21 +26,21 @@ from t5score_jax.nn.layers import MASKED, query_key_products, weighted_values
 
 Array = jax.Array
 
-#: Terms of attention beside content to content.
+#: Attention terms besides content to content.
 TERMS = ('c2p', 'p2c')
 
 
 @dataclasses.dataclass(frozen=True)
 class DebertaConfig(bert.BertConfig):
-  """Shape and arithmetic; the fields of `BertConfig`, and these.
+  """Shape and arithmetic: the fields of `BertConfig` and these.
 
   Attributes:
-    terms: Which of `TERMS` attention has.
+    terms: The attention terms, from `TERMS`.
     buckets: Buckets on each side of the relative positions; 0 for one bucket
       per distance.
     max_distance: The distance of the last bucket.
-    shared_projections: Whether relative positions are projected by the queries'
-      and keys' own matrices (v3) and not by matrices for them.
+    shared_projections: Whether relative positions use the projections of
+      queries and keys (v3) instead of projections of their own.
     relative_norm: Whether the embeddings of relative positions are normalized.
     absolute: Whether absolute positions are added to the embeddings.
     conv_width: Width of the convolution; 0 for none.
@@ -89,7 +90,7 @@ def relative_buckets(config: DebertaConfig, length: int) -> np.ndarray:
   if config.buckets:
     middle = config.buckets // 2
     size = np.maximum(np.abs(distance), 1).astype(np.float32)
-    # In float32, as torch rounds.
+    # In float32, to round as torch does.
     scale = np.log(np.float32((config.max_distance - 1) / middle))
     share = np.log(size / np.float32(middle)) / scale
     far = np.ceil(share * np.float32(middle - 1)) + middle
@@ -233,10 +234,7 @@ class Encoder(bert.Encoder):
 
 
 class Embeddings(nn.Module):
-  """Embeddings of pieces and, where the model has them, of places and segments.
-
-  They are normalized.
-  """
+  """Normalized embeddings of pieces and, if any, positions and segments."""
 
   config: DebertaConfig
   deterministic: bool = True
@@ -269,7 +267,7 @@ class Relative(nn.Module):
 
   @nn.compact
   def __call__(self) -> Array:
-    """Returns them, normalized if the configuration says so."""
+    """Returns the embeddings, normalized if the configuration says so."""
     c = self.config
     table = self.param(
       'embedding',

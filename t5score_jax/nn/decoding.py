@@ -1,8 +1,8 @@
 """Incremental decoding with T5: one token at a time, with a KV cache.
 
-`start` computes the keys and values of the inputs and allocates the cache of
-the tokens; `step` decodes one token. Not here: teacher forcing (`nn/t5.py`) and
-the choice of the next token (`inference/search.py`).
+`start` computes the keys and values of the inputs and allocates the token
+cache; `step` decodes one token. Not here: teacher forcing (`nn/t5.py`) and the
+choice of the next token (`inference/search.py`).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ Tree = Any
 
 
 class KVCache(NamedTuple):
-  """Keys and values by the names of attention layers.
+  """Keys and values, by attention layer.
 
   Attributes:
     inputs: Those of the inputs, leaves [batch, input_length, heads, head_dim].
@@ -38,7 +38,7 @@ class KVCache(NamedTuple):
 def start(
   params: t5.Params, config: t5.T5Config, encoded: Array, rows: int, most: int
 ) -> KVCache:
-  """Makes the KV cache with which decoding begins.
+  """Creates the initial KV cache.
 
   Args:
     params: Parameters of the network.
@@ -48,7 +48,7 @@ def start(
     most: Maximum number of tokens of a sequence.
 
   Returns:
-    The keys and values of the inputs, and zeros for those of tokens.
+    The keys and values of the inputs, and zeros for those of the tokens.
   """
   heads = (config.num_heads, config.head_dim)
   batch, length, emb_dim = encoded.shape
@@ -90,7 +90,7 @@ def step(
     encoder_tokens: Int [batch, input_length], to mask its padding.
     tokens: Int [batch * k], the decoder's inputs at this position: 0 at the
       first, then the tokens of the target.
-    position: Int scalar, counted from 0, the same for all.
+    position: Int scalar, counted from 0, the same for all sequences.
 
   Returns:
     Logits float32 [batch * k, vocab_size] of the next token, and the cache

@@ -1,9 +1,9 @@
 """The first step of a T5's decoder: a text -> the logits of a few pieces.
 
-MetricX (Juraska et al. 2023, 2024) reads its score off the logit of one piece,
-UniEval (Zhong et al. 2022) its answer off those of `Yes` and `No`. Both decode
-one step from id 0, and need these columns of the output matrix alone: no other
-logit is computed. Not here: texts (`data/prompts.py`), losses.
+MetricX (Juraska et al. 2023, 2024) reads its score from the logit of one piece,
+UniEval (Zhong et al. 2022) its answer from the logits of `Yes` and `No`. Both
+decode one step from id 0 and need only these columns of the output matrix; no
+other logit is computed. Not here: texts (`data/prompts.py`), losses.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ from t5score_jax.nn import t5
 Array = jax.Array
 Params = Mapping[str, Any]
 
-#: The name of the columns in a network that was loaded for its first step.
+#: The name of the columns in a network loaded for its first step only.
 COLUMNS = 'first_step'
 
 
 def columns(params: Params, config: t5.T5Config, ids: Sequence[int]) -> Array:
-  """Columns of the output matrix.
+  """Returns columns of the output matrix.
 
   Args:
-    params: Parameters of the whole network, or of one that was loaded for its
-      first step, whose columns are returned.
+    params: Parameters of the whole network, or of one loaded for its first step
+      only, whose columns are returned.
     config: Its configuration.
     ids: The n pieces.
 
@@ -64,7 +64,7 @@ def logits(
   Returns:
     float32 [batch, n].
   """
-  # Hidden states do not depend on the output matrix: tied, none is declared.
+  # Hidden states do not depend on the output matrix; as tied, none is declared.
   tied = dataclasses.replace(config, logits_via_embedding=True)
   start = jnp.zeros((tokens.shape[0], 1), jnp.int32)
   hidden = t5.Transformer(tied, deterministic=rng is None).apply(

@@ -1,8 +1,8 @@
-"""GPT-2: a causal language model whose layers are the encoder's, pre-norm.
+"""GPT-2: a causal language model with BERT's layers, pre-norm.
 
 A layer is `bert.Layer` with a causal mask. Positions are learned, and the word
-embedding is also the output's matrix. Not here: training, which tokens of a
-text are scored (`crosslingual/language_model.py`), and loading of weights
+embedding is also the output matrix. Not here: training, which tokens of a text
+are scored (`crosslingual/language_model.py`), and weight loading
 (`checkpoints/formats/huggingface/gpt2.py`).
 """
 
@@ -23,16 +23,16 @@ from t5score_jax.nn.layers import MASKED
 Array = jax.Array
 Params = Mapping[str, Any]
 
-#: Padding, at the ends of texts. GPT-2's vocabulary has no id for it.
+#: Padding at the end of texts. GPT-2's vocabulary has no id for it.
 PAD_ID = -1
 
-# Every parameter has an encoder's name.
+# Every parameter has the name of an encoder's parameter.
 logical_axes = bert.logical_axes
 
 
 @dataclasses.dataclass(frozen=True)
 class GPT2Config(bert.BertConfig):
-  """Shape and arithmetic of GPT-2; the fields of `BertConfig`, and one more.
+  """Shape and arithmetic of GPT-2: the fields of `BertConfig` and one more.
 
   Attributes:
     begin_id: Id of the token before a text, GPT-2's `<|endoftext|>`; None if
@@ -58,7 +58,7 @@ class Decoder(nn.Module):
 
   @nn.compact
   def __call__(self, tokens: Array) -> Array:
-    """Runs the network on texts that are padded at their ends.
+    """Runs the network on texts that are padded at the end.
 
     Args:
       tokens: Int [batch, length], `PAD_ID` at padding; length is at most
@@ -78,7 +78,7 @@ class Decoder(nn.Module):
         f'{length} tokens, but the model has {c.max_length} positions'
       )
     x = Embeddings(c, name='embeddings')(tokens)
-    # Padding comes last, so that no token of a text attends to it.
+    # Padding comes last, so no token of a text attends to it.
     # [1, 1, length, length]
     mask = jnp.where(jnp.tri(length, dtype=bool), 0.0, MASKED)[None, None]
     for i in range(c.num_layers):
@@ -131,7 +131,7 @@ def hidden_states(params: Params, config: GPT2Config, tokens: Array) -> Array:
 
 
 def output_kernel(params: Params) -> Array:
-  """The matrix that turns hidden states into logits, [emb_dim, vocab_size].
+  """The matrix that maps hidden states to logits, [emb_dim, vocab_size].
 
   `models/losses.token_log_probs` applies it without holding all logits.
   """

@@ -2,7 +2,7 @@
 
 COMET's regressor (Rei et al. 2020) reads a hypothesis, a source and optionally
 a reference. Each is encoded separately, mixed over layers and pooled to one
-vector; products and differences of the vectors go through a feed-forward
+vector. Products and differences of the vectors go through a feed-forward
 network. COMES (2022, section 3) has one output per quality dimension. Not here:
 encoders (`nn/bert.py`) and losses (`models/losses.py`).
 """
@@ -50,7 +50,7 @@ class RegressorConfig:
     hidden_sizes: Widths of the hidden layers of the feed-forward network.
     activation: Their activation, one of `ACTIVATIONS`.
     final_activation: Activation of the last layer; None for none.
-    pooling: 'mean' over tokens (special ones included), 'cls' or 'max';
+    pooling: 'mean' over tokens (special tokens included), 'cls' or 'max';
       'pooler' is BERT's, a tanh layer on the first token of one layer.
     layer: 'mix' for a learned sum of all hidden states, or the index of one.
     layer_transformation: Normalization of the weights of the mix.
@@ -111,7 +111,7 @@ class RegressorConfig:
 
   @property
   def num_tags(self) -> int:
-    """Tags of a word, for networks that have them (`nn/unified.py`)."""
+    """Number of word tags, for networks with tags (`nn/unified.py`)."""
     return 0
 
 
@@ -159,7 +159,7 @@ def pool(states: Array, mask: Array, pooling: str) -> Array:
 def _pooled(
   params: Params, config: RegressorConfig, states: Array, mask: Array
 ) -> Array:
-  """`pool`, with the layer of BERT's pooler where there is one."""
+  """Applies `pool` and, for 'pooler', the layer of BERT's pooler."""
   vectors = pool(states, mask, config.pooling)
   if config.pooling != 'pooler':
     return vectors
@@ -204,11 +204,11 @@ def layer_vectors(
 ) -> Array:
   """Pools each layer separately, before the mix.
 
-  Mean and first-token pooling commute with the mix, so that the output of a
-  frozen encoder can be cached while the mix is still learned.
+  Mean and first-token pooling commute with the mix, so the output of a frozen
+  encoder can be cached while the mix is still learned.
 
   Args:
-    params: 'pooler' where that is the pooling.
+    params: 'pooler' if that is the pooling.
     config: Normalization and pooling of layers.
     states: [layers, batch, length, emb_dim].
     mask: [batch, length].
@@ -217,7 +217,7 @@ def layer_vectors(
     float32 [batch, layers, emb_dim], for `mix_vectors`.
 
   Raises:
-    OptionError: Max pooling of a mix, which does not commute.
+    OptionError: Max pooling is combined with a mix; they do not commute.
   """
   if config.layer == 'mix':
     if config.pooling == 'max':
@@ -229,10 +229,10 @@ def layer_vectors(
 def mix_vectors(
   params: Params, config: RegressorConfig, vectors: Array
 ) -> Array:
-  """Mixes the output of `layer_vectors` to that of `embed`.
+  """Mixes the output of `layer_vectors` into the output of `embed`.
 
   Args:
-    params: 'mix' where layers are mixed.
+    params: 'mix' if layers are mixed.
     config: The configuration of the regressor.
     vectors: [batch, layers, emb_dim].
 
@@ -255,7 +255,7 @@ def embed(
   """Embeds texts: int [batch, length] -> float32 [batch, emb_dim].
 
   Args:
-    params: 'encoder', and 'mix' or 'pooler' where the configuration has them.
+    params: 'encoder', and 'mix' or 'pooler' if the configuration has them.
     config: The configuration of the regressor.
     tokens: Padded at the end.
     rng: Key for dropout in the encoder; None for none.
@@ -276,7 +276,7 @@ def features(
 ) -> Array:
   """Input of the feed-forward network: [batch, emb_dim] each -> [batch, F].
 
-  As in COMET, h, r, h * r, |h - r|, h * s, |h - s|; without a reference
+  As in COMET: h, r, h * r, |h - r|, h * s, |h - s|; without a reference
   h, s, h * s, |h - s|.
   """
   by_source = [hypothesis * source, jnp.abs(hypothesis - source)]
@@ -318,7 +318,7 @@ def after_first_layer(
   x: Array,
   rng: Array | None = None,
 ) -> Array:
-  """`feed_forward` from the sums of its first layer on, [batch, width]."""
+  """`feed_forward` after the sums of its first layer, [batch, width]."""
   depth = len(config.hidden_sizes)
   for n in range(1, depth + 1):
     x = ACTIVATIONS[config.activation](x)
@@ -333,12 +333,12 @@ def after_first_layer(
   return x
 
 
-# The first layer is linear in `features`, so that for pairs of a few texts most
-# of it is computed once per text: its sums are those of these three functions.
+# The first layer is linear in `features`. For pairs of a few texts, most of it
+# is computed once per text: its output is the sum of these three functions.
 
 
 def hypothesis_terms(params: Params, hypothesis: Array, source: Array) -> Array:
-  """What h, h * s and |h - s| add to the first layer, with the bias.
+  """The terms of h, h * s and |h - s| in the first layer, with the bias.
 
   Args:
     params: Parameters of the feed-forward network.
@@ -356,12 +356,12 @@ def hypothesis_terms(params: Params, hypothesis: Array, source: Array) -> Array:
 
 
 def reference_terms(params: Params, reference: Array) -> Array:
-  """What r adds to the first layer: [batch, emb_dim] -> [batch, width]."""
+  """The term of r in the first layer: [batch, emb_dim] -> [batch, width]."""
   return jnp.dot(reference, _by_feature(params, reference)[1])
 
 
 def pair_terms(params: Params, hypothesis: Array, reference: Array) -> Array:
-  """What h * r and |h - r| add to the first layer; symmetric."""
+  """The terms of h * r and |h - r| in the first layer; symmetric."""
   kernel = _by_feature(params, hypothesis)
   parts = [hypothesis * reference, jnp.abs(hypothesis - reference)]
   return jnp.dot(jnp.concatenate(parts, -1), _joined(kernel[2:4]))
@@ -426,7 +426,7 @@ def init_params(
     params['estimator'][f'layers_{n}'] = _linear(
       jax.random.fold_in(rng, n), inner, outer
     )
-  # Of networks that also tag words (`nn/unified.py`).
+  # For networks that also tag words (`nn/unified.py`).
   if config.num_tags:
     key = jax.random.fold_in(rng, len(widths))
     params['tagger'] = _linear(key, config.encoder.emb_dim, config.num_tags)
@@ -449,7 +449,7 @@ def widen(
   config: RegressorConfig,
   outputs: Sequence[str],
 ) -> tuple[Params, RegressorConfig]:
-  """Copies a single output to several, from which COMES_MT is trained.
+  """Copies a single output to several; COMES_MT is trained from the result.
 
   Args:
     params: Parameters of a regressor with one output.

@@ -1,8 +1,8 @@
 """Building blocks of the T5 family: projections, attention, MLP, embedding.
 
-Parameter names, shapes and initializers are T5X's, so that its checkpoints
-load without renaming. Arrays only name their logical axes; `nn/axes.py` maps
-them to a mesh. Not here: how blocks are stacked (`nn/t5.py`).
+Parameter names, shapes and initializers are T5X's, so its checkpoints load
+without renaming. Arrays only name their logical axes; `nn/axes.py` maps these
+to a mesh. Not here: how blocks are stacked (`nn/t5.py`).
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from t5score_jax.nn.axes import constrain, is_sharded
 Array = jax.Array
 Initializer = Callable[..., Array]
 
-# Added to the logits of masked positions. Finite, so that a row in which all is
-# masked becomes a uniform distribution instead of NaN.
+# Added to the logits of masked positions. Finite, so that a fully masked row
+# becomes a uniform distribution instead of NaN.
 MASKED = -1e10
 
 ACTIVATIONS: dict[str, Callable[[Array], Array]] = {
@@ -48,7 +48,7 @@ def relative_position_buckets(
     relative_position: Int array of any shape.
     bidirectional: Whether keys after the query have buckets of their own.
     num_buckets: Total number of buckets.
-    max_distance: Distance from which on all keys share the last bucket.
+    max_distance: Distance from which all keys share the last bucket.
 
   Returns:
     int32 array of the same shape, values in [0, num_buckets).
@@ -112,11 +112,11 @@ class RelativePositionBias(nn.Module):
 class Projection(nn.Module):
   """A linear layer without bias: [..., in] -> [..., out].
 
-  `flax.linen.Dense` does not serve here: T5X's scanned models store heads and
-  head dimension as two axes of the kernel (`kernel_shape`), which is used as an
-  [in, out] matrix with the logical `axes`. These do not name 'embed': where
-  parameters are sharded over the data axis, the kernel of one layer at a time
-  is gathered, in `dtype`.
+  `flax.linen.Dense` does not fit: T5X's scanned models store heads and head
+  dimension as two axes of the kernel (`kernel_shape`), which is used as an [in,
+  out] matrix with the logical `axes`. These do not name 'embed': if parameters
+  are sharded over the data axis, the kernel of one layer at a time is gathered,
+  in `dtype`.
   """
 
   kernel_shape: tuple[int, ...]
@@ -151,9 +151,9 @@ def _flattened(init: Initializer, in_features: int) -> Initializer:
 def query_key_products(query: Array, key: Array) -> Array:
   """Products of queries and keys, float32 [batch, heads, queries, keys].
 
-  Heads come first: on a CPU, XLA computes a product whose batch axes lie
-  elsewhere in plain loops, together with the softmax behind it, which takes
-  three to four times as long.
+  Heads come first. If the batch axes are elsewhere, XLA on a CPU computes the
+  product in plain loops, together with the softmax after it, which takes three
+  to four times as long.
 
   Args:
     query: [batch, queries, heads, head_dim].
@@ -190,13 +190,13 @@ class Attention(nn.Module):
   The 1/sqrt(head_dim) of other Transformers is folded into the initializer of
   the query. Keys and values may have fewer rows than queries: with `k` times as
   many query rows, rows `b*k .. b*k + k - 1` attend to row `b`, whose keys and
-  values are computed once. This is exact because cross-attention has neither
-  position bias nor causal mask.
+  values are computed once. This is exact because cross-attention has neither a
+  position bias nor a causal mask.
 
-  Incremental decoding (`nn/decoding.py`) keeps keys and values: those of the
-  inputs in the read-only collection 'cross_cache', those of the tokens so far
-  in the collection 'cache', both as 'key' and 'value' [rows, key_length, heads,
-  head_dim].
+  Incremental decoding (`nn/decoding.py`) caches keys and values. Those of the
+  inputs are in the read-only collection 'cross_cache', those of the tokens so
+  far in the collection 'cache', both as 'key' and 'value' [rows, key_length,
+  heads, head_dim].
   """
 
   num_heads: int
@@ -224,7 +224,7 @@ class Attention(nn.Module):
         masked entries are large negative numbers.
       deterministic: Whether dropout is off.
       position: Int scalar. The keys and values of `inputs_kv` are written to
-        'cache' from this position on, and the queries attend to all of it.
+        'cache' from this position on; the queries attend to the whole cache.
 
     Returns:
       [rows * k, query_length, emb_dim].
@@ -361,7 +361,7 @@ class Embedding(nn.Module):
     )
     x = jnp.take(embedding, tokens, axis=0).astype(self.dtype)
     if tokens.size <= self.vocab_size and is_sharded('logits'):
-      # Replicated, as it comes from a sharded vocabulary anyway. The backward
+      # Replicated: it comes from a sharded vocabulary anyway. The backward
       # pass then gathers these few rows instead of reducing a gradient of the
       # size of the vocabulary.
       x = constrain(x, (None,) * x.ndim)

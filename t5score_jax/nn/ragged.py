@@ -1,11 +1,11 @@
-"""Batches whose padding is left out of all layers but attention.
+"""Batches whose padding is left out of all layers except attention.
 
-On a CPU, where computing takes time by the product, an encoder's dense layers
-see the tokens of a batch one after the other, [1, room, ...]; only attention
-sees them by text, [batch, length, ...]. Whoever compiles a network knows how
-many tokens its batches hold, and says so with `room`. Accelerators, which are
-slow at moving single rows, keep the padding. Not here: which texts make a batch
-(`inference/filling.py`).
+On a CPU, time is proportional to the number of products. An encoder's dense
+layers there see the tokens of a batch in one row, [1, room, ...]; only
+attention sees them by text, [batch, length, ...]. The caller that compiles a
+network passes the number of tokens that its batches hold as `room`.
+Accelerators, which are slow at moving single rows, keep the padding. Not here:
+which texts make a batch (`inference/filling.py`).
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ _ROOM: contextvars.ContextVar[int | None] = contextvars.ContextVar(
 
 @contextlib.contextmanager
 def room(tokens: int | None) -> Iterator[None]:
-  """Within it, encoders that are traced compute so many tokens of a batch.
+  """In this context, traced encoders compute this many tokens per batch.
 
   Args:
-    tokens: At least those of any batch that the network is then called with,
-      at most the batch with its padding; None computes padding too.
+    tokens: At least the tokens of any batch that the network is then called
+      with, at most the batch with its padding; None computes padding too.
   """
   token = _ROOM.set(tokens)
   try:
@@ -41,13 +41,13 @@ def room(tokens: int | None) -> Iterator[None]:
 
 
 class Layout(NamedTuple):
-  """Where the tokens of a batch stand in the two arrangements.
+  """The positions of a batch's tokens in the two arrangements.
 
   Attributes:
-    of_room: The place in [batch * length] of each token in the room, int
-      [room]; of the rest of the room, the last place.
-    of_batch: The place in the room of each token, int [batch, length]; of
-      padding, that of some token.
+    of_room: For each position of the room, int [room], the token's index in
+      [batch * length]; the last index for the unused rest of the room.
+    of_batch: For each position of the batch, int [batch, length], the token's
+      index in the room; for padding, the index of some token.
   """
 
   of_room: Array
@@ -55,11 +55,11 @@ class Layout(NamedTuple):
 
 
 def layout(inside: Array) -> Layout | None:
-  """The layout of a batch; None where padding is computed.
+  """Returns the layout of a batch; None if padding is computed.
 
   Args:
-    inside: Which places hold tokens, bool [batch, length]; all places before a
-      row's last one count.
+    inside: Marks positions that hold tokens, bool [batch, length]; all
+      positions before a row's last token count.
   """
   size = _ROOM.get()
   if size is None:
@@ -84,7 +84,7 @@ def unpack(x: Array, places: Layout | None, rows: int | None = None) -> Array:
   """[1, room, ...] -> [batch, length, ...], undefined at padding.
 
   Args:
-    x: In the room; without a layout, the batch itself.
+    x: An array in the room; without a layout, the batch itself.
     places: The layout.
     rows: Number of first tokens of each text to return; default all.
   """

@@ -1,4 +1,4 @@
-"""Shapes of a network's parameters, without making them."""
+"""Shapes of a network's parameters, without creating them."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ Init = Callable[[Any, jax.Array], Any]
 def param_shapes(init: Init, config: Any) -> Any:
   """The shapes and dtypes of `init(config, key)`, which is not executed.
 
-  They are kept, since flax traces the whole network to find them, and a run
-  asks for them several times. Do not change the result.
+  The result is cached, since flax traces the whole network to find the shapes
+  and a run needs them several times. Do not modify it.
 
   Args:
     init: (configuration, random key) -> parameters; a function of a module.

@@ -1,7 +1,7 @@
 """The T5 family: T5 1.0, T5 1.1, mT5, ByT5 and umT5 from one configuration.
 
 Parameter names, shapes and logical axes are T5X's. The decoder returns hidden
-states; the losses multiply them by the vocabulary matrix in blocks, so that the
+states. The losses multiply them by the vocabulary matrix in blocks, so the
 logits never exist as one array (`models/losses.py`). Not here: training.
 """
 
@@ -24,7 +24,7 @@ Params = Mapping[str, Any]
 
 _REMAT_POLICIES = {
   'none': None,
-  # Keeps matrix products, recomputes what is cheap.
+  # Keeps matrix products and recomputes cheap operations.
   'minimal': jax.checkpoint_policies.checkpoint_dots_with_no_batch_dims,
   'full': jax.checkpoint_policies.nothing_saveable,
 }
@@ -47,13 +47,13 @@ class T5Config:
     dropout_rate: Dropout in training, [0, 1).
     relative_attention_num_buckets: Buckets of the position bias.
     relative_attention_max_distance: Distance of the last bucket.
-    relative_attention_per_layer: Whether every layer has a position bias of
-      its own (umT5) instead of one for the stack. Scanned layers always have.
+    relative_attention_per_layer: Whether every layer has its own position bias
+      (umT5) instead of one for the stack. Scanned layers always have their own.
     dtype: Dtype of activations, 'float32' or 'bfloat16'; parameters are always
       float32.
     remat: What the backward pass recomputes: 'none', 'minimal' or 'full'.
-    scan_layers: Whether one layer is compiled and looped over; parameters of
-      all layers are stacked on axis 1, as in T5X's scanned models.
+    scan_layers: Whether one layer is compiled and looped over; the parameters
+      of all layers are stacked on axis 1, as in T5X's scanned models.
   """
 
   vocab_size: int
@@ -124,7 +124,7 @@ def _position_bias(
 
 
 class _Part(nn.Module):
-  """A part of the network; tokens of a text share dropout's mask."""
+  """A part of the network; tokens of a text share the dropout mask."""
 
   config: T5Config
   deterministic: bool = True
@@ -346,7 +346,7 @@ class Transformer(nn.Module):
   deterministic: bool = True
 
   def setup(self) -> None:
-    """Makes the submodules, which `encode` and `decode` call."""
+    """Creates the submodules, which `encode` and `decode` call."""
     c = self.config
     self.token_embedder = layers.Embedding(
       c.vocab_size, c.emb_dim, c.array_dtype
@@ -426,7 +426,7 @@ def _padding_mask(tokens: Array) -> Array:
 
 
 def output_kernel(params: Params, config: T5Config) -> Array:
-  """The matrix [emb_dim, vocab_size] from hidden states to logits.
+  """The matrix [emb_dim, vocab_size] that maps hidden states to logits.
 
   With tied weights it is the transposed embedding divided by sqrt(emb_dim):
   T5 1.0 scales the output of its decoder.

@@ -40,7 +40,7 @@ def logical_axes(params: Params) -> Params:
     The same tree with a tuple of axis names per parameter.
 
   Raises:
-    ValueError: A parameter that no T5 network has.
+    ValueError: No T5 network has such a parameter.
   """
   axes = {}
   for path, leaf in flatten_dict(params).items():

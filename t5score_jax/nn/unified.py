@@ -1,11 +1,11 @@
-"""UniTE's network: texts read as one sequence, a score and tags of words.
+"""UniTE's network: texts read as one sequence -> a score and word tags.
 
 An encoder reads the hypothesis with the source, with the reference, or with
-both as one sequence (UniTE, Wan et al. 2022, section 3). The first token's
-states, mixed over layers, give the score; the states of one layer give each
-token of the hypothesis a tag, 'no error' or a severity (CometKiwi, Rei et al.
-2022; XCOMET, Guerreiro et al. 2024). Not here: how scores of several inputs are
-combined (`metrics/unified.py`, `metrics/xcomet.py`).
+both as one sequence (UniTE, Wan et al. 2022, section 3). The score comes from
+the first token's states, mixed over layers. From the states of one layer, each
+token of the hypothesis gets a tag, 'no error' or a severity (CometKiwi, Rei et
+al. 2022; XCOMET, Guerreiro et al. 2024). Not here: how scores of several inputs
+are combined (`metrics/unified.py`, `metrics/xcomet.py`).
 """
 
 from __future__ import annotations
@@ -23,20 +23,21 @@ from t5score_jax.nn import bert, heads
 Array = jax.Array
 Params = Mapping[str, Any]
 
-#: What each input reads after the hypothesis, in the order of the scores.
+#: The texts that follow the hypothesis in each input, in score order.
 INPUTS: dict[str, tuple[str, ...]] = {
   'source': ('source',),
   'reference': ('reference',),
   'unified': ('source', 'reference'),
 }
-#: Tags are this one, then the severities.
+#: The first tag; the severities follow.
 NO_ERROR = 0
-# Each text is cut so many tokens before a joint sequence is, as in COMET.
+# The maximum length of a text is this many tokens below that of a joint
+# sequence, as in COMET.
 _ROOM = 2
 
 
 def text_length(max_length: int) -> int:
-  """Tokens per text where those of a joint sequence are at most this."""
+  """Maximum tokens per text, given the maximum of a joint sequence."""
   return max_length - _ROOM
 
 
@@ -48,13 +49,13 @@ class UnifiedConfig(heads.RegressorConfig):
     reference: Whether references are read.
     source: Whether sources are read.
     pooling: 'cls'; the first token stands for the sequence.
-    labels: Severities of errors, the tags besides 'no error'; none for a
+    labels: Severities of errors, the tags besides 'no error'; empty for a
       network without tags.
     word_layer: The hidden state from which tags are predicted.
     separators: Separator tokens between two texts: 2 for XLM-R, 1 for BERT.
     token_types: Whether the hypothesis has segment 0 and all else 1 (BERT);
       otherwise all tokens have 0.
-    xcomet: Whether the score is XCOMET's, of which errors are a part.
+    xcomet: Whether the score is XCOMET's, to which errors contribute.
   """
 
   pooling: str = 'cls'
@@ -93,12 +94,12 @@ class UnifiedConfig(heads.RegressorConfig):
 
   @property
   def num_tags(self) -> int:
-    """Tags of a word: 'no error' and the severities; 0 for none."""
+    """Number of word tags: 'no error' and the severities; 0 without tags."""
     return 1 + len(self.labels) if self.labels else 0
 
   @property
   def inputs(self) -> tuple[str, ...]:
-    """The names of the inputs that the network knows, of `INPUTS`."""
+    """The names of the inputs that the network reads, from `INPUTS`."""
     known = {'hypothesis': True, 'source': self.source}
     known['reference'] = self.reference
     return tuple(n for n, read in INPUTS.items() if all(known[r] for r in read))
@@ -116,7 +117,7 @@ def join(
     config: The network.
     texts: The hypothesis and one or two others, int [batch, length] each, with
       special tokens, padded at the end.
-    max_length: Joint sequences are cut to so many tokens.
+    max_length: Joint sequences are truncated to this many tokens.
 
   Returns:
     Tokens and segments, int [batch, sum of lengths or max_length].
@@ -146,16 +147,16 @@ def predict(
   """Scores joint sequences and tags their tokens.
 
   Args:
-    params: 'encoder', 'estimator', 'mix' where layers are mixed, and 'tagger'
-      where there are labels.
+    params: 'encoder', 'estimator', 'mix' if layers are mixed, and 'tagger' if
+      there are labels.
     config: The network.
     tokens: Int [batch, length], padded at the end.
     token_types: Int [batch, length].
     rng: Key for dropout; None for none.
 
   Returns:
-    Scores, float32 [batch], and the logits of tags, float32 [batch, length,
-    1 + labels]; None without labels.
+    Scores, float32 [batch], and tag logits, float32 [batch, length, 1 +
+    labels]; None without labels.
   """
   encoder_rng = head_rng = None
   if rng is not None:
@@ -166,7 +167,7 @@ def predict(
   )
   states = dict(zip(read, found, strict=True))
   mask = (tokens != config.encoder.pad_id).astype(jnp.float32)
-  # Layer by layer, as of most only the first token is used.
+  # Layer by layer, since most layers contribute only their first token.
   vectors = [
     heads.layer_vectors(params, config, states[n][None], mask)
     for n in config.layers

@@ -1,10 +1,10 @@
 """Adafactor's scaling of gradients, for networks with and without scan.
 
 Optax factors the two largest dimensions of an array. If layers are stacked for
-`lax.scan`, attention kernels are [embed, layers, heads, kv]: Optax would keep a
-full second moment, and one root mean square for all layers. Here every layer is
-a matrix of its own, so that a scanned network trains like an unscanned one. For
-plain matrices the results are those of Optax.
+`lax.scan`, attention kernels are [embed, layers, heads, kv]. Optax would then
+keep a full second moment, and one root mean square for all layers. Here every
+layer is a separate matrix, so a scanned network trains like an unscanned one.
+For plain matrices the results equal Optax's.
 
 Not here: learning rates and weight decay (`training/optimizers.py`).
 """
@@ -49,7 +49,7 @@ class Moments(NamedTuple):
 def factors(
   name: str, shape: Sequence[int], smallest: int
 ) -> tuple[Dims, Dims] | None:
-  """Returns the dimensions of a parameter's rows and those of its columns.
+  """Returns the dimensions that form a parameter's rows and its columns.
 
   Args:
     name: The T5X name of the parameter.
@@ -181,7 +181,7 @@ def _rms(name: str, x: jax.Array) -> jax.Array:
 
 
 def _own_dims(name: str, rank: int) -> Dims:
-  """All dimensions except that of stacked layers."""
+  """All dimensions except the axis of stacked layers."""
   stacked = bool(_STACKED.search(name)) and rank > 1
   return tuple(i for i in range(rank) if not (stacked and i == _LAYER_AXIS))
 
@@ -201,7 +201,7 @@ def _map_named(
 
 
 def _unzip(tree: PyTree, count: int) -> list[PyTree]:
-  """A tree of `count`-tuples -> as many trees."""
+  """Turns a tree of `count`-tuples into `count` trees."""
   return [
     jax.tree.map(
       lambda leaf, i=i: leaf[i],

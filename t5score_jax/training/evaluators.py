@@ -2,7 +2,7 @@
 
 An evaluator has a `name` and a method `evaluate(params)`, which returns floats.
 The training loop reports them and can select checkpoints by one of them. With
-several processes all call it with arrays sharded over all devices
+several processes, all of them call it with arrays sharded over all devices
 (`processes.local_copy`); the evaluators here divide the work. Not here:
 meta-evaluation with significance tests (`evaluation/`).
 """
@@ -40,9 +40,9 @@ class JudgmentEvaluator:
   """Agreement of T5Score with human ratings of held-out segments.
 
   Returns 'pearson', the correlation over all rated segments, and 'tau', the
-  Kendall-like tau of DARR (T5Score, section 4.2) over pairs of outputs for one
-  segment whose ratings differ by at least `min_gap`. Each is the unweighted
-  mean over language pairs; without such pairs there is no 'tau'.
+  Kendall-like tau of DARR (T5Score, section 4.2). Tau is computed over pairs of
+  outputs for one segment whose ratings differ by at least `min_gap`; without
+  such pairs there is no 'tau'. Both are unweighted means over language pairs.
   """
 
   def __init__(
@@ -67,14 +67,14 @@ class JudgmentEvaluator:
       segments: Records, or a TSV or JSONL file of them.
       config: The configuration of the network.
       vocabulary: The vocabulary of the network.
-      rating: Name of the human rating; segments without it are ignored.
+      rating: The name of the human rating; segments without it are ignored.
       name: The name of this evaluator in reports.
       direction: 'precision', 'recall', 'f', 'source' or 'ref_src', with the
         first reference.
-      max_length: The largest number of tokens of a text, with `</s>`.
-      min_gap: The smallest difference of ratings of a pair for 'tau'.
+      max_length: The maximum number of tokens per text, with `</s>`.
+      min_gap: The smallest rating difference of a pair for 'tau'.
       limit: The number of segments, evenly spaced; None for all.
-      batch_tokens: Tokens of a batch on one device; see `scoring.Scorer`.
+      batch_tokens: Tokens per batch on one device; see `scoring.Scorer`.
       dtype: The data type of computation, 'float32' or 'bfloat16'.
       lowercase: Whether to lower-case texts.
       num_partitions: Number of devices of one process that share a replica,
@@ -125,7 +125,7 @@ class JudgmentEvaluator:
     self._scorer: scoring.Scorer | None = None
 
   def scores(self, params: PyTree) -> np.ndarray:
-    """Scores of the rated segments, float [N], mean over the directions."""
+    """Scores of the rated segments, float [N], averaged over directions."""
     params = processes.local_copy(params)
     if self._scorer is None:
       model = bundle.Bundle(self._config, params, self._vocabulary)
@@ -160,7 +160,7 @@ class JudgmentEvaluator:
 
 
 class EvaluationLoss:
-  """The loss and metrics of the model on held-out batches, without dropout."""
+  """The model's loss and metrics on held-out batches, without dropout."""
 
   def __init__(
     self,

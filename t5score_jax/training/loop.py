@@ -1,8 +1,8 @@
 """The training loop: `train` is a whole run, from top to bottom.
 
-Gin binds `t5score_jax.training.loop.train`. Which metric is trained never
-matters here: models have losses, datasets have batches, evaluators have
-results. Not here: the update itself (`training/state.py`), files
+Gin binds `t5score_jax.training.loop.train`. The loop does not depend on the
+metric that is trained: models have losses, datasets have batches, evaluators
+have results. Not here: the update itself (`training/state.py`), files
 (`checkpoints/native.py`, `training/reports.py`), means and the end of a
 diverged run (`training/meter.py`).
 """
@@ -73,7 +73,7 @@ class Evaluator(Protocol):
   name: str
 
   def evaluate(self, params: Any) -> Mapping[str, float]:
-    """Returns values, which are reported as `name/key`."""
+    """Returns values to report as `name/key`."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -83,8 +83,8 @@ class Intervals:
   Attributes:
     log_every: Steps between reports of the mean loss.
     save_every: Steps between checkpoints; the last step is always saved.
-    eval_every: Steps between evaluations, beside the one at the end; None: at
-      the end only.
+    eval_every: Steps between evaluations, in addition to the one at the end;
+      None: only at the end.
     steps_per_call: Steps that the device takes in one call without the host,
       unless another interval ends earlier.
   """
@@ -102,7 +102,7 @@ class Intervals:
 
   @property
   def all(self) -> list[int]:
-    """The intervals that a call may not cross."""
+    """The intervals whose ends a call may not cross."""
     every = [self.log_every, self.save_every, self.eval_every]
     return [steps for steps in every if steps is not None]
 
@@ -113,11 +113,11 @@ class Intervals:
 
 @dataclasses.dataclass(frozen=True)
 class Result:
-  """The end of a run.
+  """How a run ended.
 
   Attributes:
     step: The last step.
-    best_step: The step of the best checkpoint, None without a selection.
+    best_step: The step of the best checkpoint; None without a selection.
     reason: 'finished', 'stopped early', 'interrupted' (Ctrl-C), 'preempted'
       (SIGTERM) or 'dry run'.
   """
@@ -129,7 +129,7 @@ class Result:
 
 @dataclasses.dataclass
 class _Evaluations:
-  """The evaluations of a run, and which checkpoint they select."""
+  """The evaluations of a run and the checkpoint that they select."""
 
   selection: native.Selection | None
   results: list[tuple[int, Mapping[str, float]]]
@@ -194,21 +194,22 @@ def train(
     selection: Which checkpoint is the best, and when to stop early.
     initial_checkpoint_path: The initial weights of a new run: the name of an
       embedded model, a MODEL_DIR, checkpoint_N, bundle, or folder of a
-      regressor or an encoder; or several that complement each other. A run with
-      a checkpoint ignores it.
-    new_parameters: Regular expression of parameters that may be missing in
-      the initial checkpoint and are then random, as a new head on an encoder.
+      regressor or an encoder; or several that complement each other. A run that
+      already has a checkpoint ignores it.
+    new_parameters: Regular expression of parameters that may be missing from
+      the initial checkpoint and are then random, such as a new head on an
+      encoder.
     random_seed: The seed of initial weights and dropout; data have their own.
     microbatches: Number of parts of a batch to differentiate one after the
       other, which saves memory.
-    ema_decay: Decay of the moving average of the parameters, which is then
-      evaluated and exported; None for no average.
-    keep_checkpoints: Number of latest checkpoints to keep beside the best.
-    skip_damaged: Whether to set damaged checkpoints aside that are later than
-      the last whole one, instead of raising an error.
+    ema_decay: Decay of the parameters' moving average, which is then evaluated
+      and exported; None for no average.
+    keep_checkpoints: Number of latest checkpoints to keep besides the best.
+    skip_damaged: Whether to set aside damaged checkpoints later than the last
+      intact one, instead of raising an error.
     vocabulary: The vocabulary, saved with the checkpoints for scoring.
     settings: `Bundle.settings`, saved with the checkpoints for scoring; None
-      for those of the initial model, except its name.
+      takes those of the initial model, except its name.
     dry_run: Whether to build and print everything without training.
     quiet: Whether to print nothing.
 
@@ -218,9 +219,9 @@ def train(
   Raises:
     ArgumentError: An argument has the wrong type or is out of range.
     TrainingError: The loss or the weights are not finite. They are never saved.
-    CheckpointError: MODEL_DIR or the initial checkpoint is of another model, a
-      checkpoint is damaged or cannot be saved.
-    LockError: Another process trains in MODEL_DIR.
+    CheckpointError: MODEL_DIR or the initial checkpoint belongs to another
+      model, or a checkpoint is damaged or cannot be saved.
+    LockError: Another process is training in MODEL_DIR.
     DatasetError: Data are missing or do not fit the model.
     ProcessError: Processes have different configurations or see different
       folders.
@@ -240,7 +241,7 @@ def train(
   _check_alike(text, train_steps, intervals, random_seed, ema_decay, selection)
   initial = None
   if initial_checkpoint_path and not native.has_checkpoint(folder):
-    # Before MODEL_DIR is written, so that errors leave nothing behind.
+    # Before MODEL_DIR is written, so errors leave nothing behind.
     initial = native.open_initial(
       initial_checkpoint_path, plan.shapes.params, new_parameters
     )
@@ -379,8 +380,8 @@ def evaluate(
 ) -> dict[str, float]:
   """Runs all evaluators on the parameters to export: {'name/key': value}.
 
-  Every process runs them; all get the values of process 0, so that they make
-  the same decisions.
+  Every process runs them; all receive the values of process 0, so that they
+  make the same decisions.
   """
   return processes.broadcast(
     {
@@ -397,7 +398,7 @@ def _initial_state(
   new_parameters: str | None,
   random_seed: int,
 ) -> states.TrainState:
-  """The state of a new run: random, or from opened initial weights."""
+  """Creates the state of a new run: random, or from opened initial weights."""
   fresh = None
   if initial is None or new_parameters is not None:
     fresh = plan.init_params(jax.random.key(random_seed))
@@ -422,7 +423,7 @@ def _claimed(
   selection: native.Selection | None,
   text: str,
 ) -> Iterator[None]:
-  """Locks the folder of the run, which is created with its configuration."""
+  """Creates the run's folder with its configuration, and locks it."""
   with contextlib.ExitStack() as held:
 
     def claim() -> None:

@@ -1,4 +1,4 @@
-"""Means of training values over intervals, and the end of a diverged run.
+"""Means of training values over intervals, and the handling of divergence.
 
 Not here: what is measured (`training/state.py`), where it is written
 (`training/reports.py`).
@@ -26,7 +26,7 @@ class TrainingError(T5ScoreError, ValueError):
 
 
 class DivergenceError(TrainingError):
-  """The loss or the weights of a run are not finite any more.
+  """The loss or the weights of a run are no longer finite.
 
   Attributes:
     good_step: The last step whose weights gave a finite loss.
@@ -40,8 +40,8 @@ class DivergenceError(TrainingError):
 class Meter:
   """Sums totals on the device and fetches them one call late.
 
-  The device does not wait for the host: the next steps are queued before a sum
-  is fetched.
+  The device never waits for the host: the next steps are queued before a sum is
+  fetched.
   """
 
   def __init__(self, report: reports.Reports | reports.Silence, step: int):
@@ -69,7 +69,7 @@ class Meter:
     """Reports the interval that ended last.
 
     Raises:
-      DivergenceError: A loss of it is not finite.
+      DivergenceError: A loss in it is not finite.
     """
     if self._waiting is None:
       return
@@ -101,7 +101,7 @@ class Meter:
 
 
 def check_weights(state: states.TrainState, source: str) -> None:
-  """Checks the weights from which training starts.
+  """Checks the initial weights of training.
 
   Raises:
     TrainingError: They are not finite.
@@ -122,11 +122,11 @@ def _time_when_ready(arrays: Any) -> float:
 def only_good_checkpoints(
   checkpoints: native.Checkpoints, start: int
 ) -> Iterator[None]:
-  """Sets the checkpoint aside from which a run diverged, and names the last.
+  """Sets aside the checkpoint from which a run diverged; names the last one.
 
   Args:
     checkpoints: The checkpoints of the run.
-    start: The step from which it was started; that checkpoint stays.
+    start: The step at which it was started; that checkpoint stays.
   """
   try:
     yield
@@ -152,6 +152,6 @@ def _check_losses(start: int, sums: states.Totals) -> None:
   """Checks the losses of the steps after `start`."""
   finite, steps = map(int, sums[states.FINITE])
   if finite < steps:
-    # A loss that is not finite leaves no finite weights behind.
+    # A non-finite loss leaves no finite weights.
     step = start + finite + 1
     raise DivergenceError(f'the loss is not finite at step {step}', step - 2)

@@ -25,7 +25,7 @@ def describe(
 ) -> str:
   """Describes the parameters, the mesh and the batch of a run.
 
-  Each parameter has a line: its name, its shape, and the mesh axis over which
+  Each parameter has one line: its name, its shape, and the mesh axis over which
   each dimension is split, or 'whole'.
 
   Raises:

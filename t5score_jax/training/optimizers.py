@@ -3,8 +3,8 @@
 An `Optimizer` pairs a gradient transformation with its schedule, so that the
 training loop can report the learning rate. Regular expressions over T5X names
 ('encoder/layers_0/mlp/wo/kernel') select parameters. Not here: clipping over
-microbatches and the moving average of the parameters, which are parts of the
-step (`training/state.py`).
+microbatches and the parameters' moving average, which belong to the step
+(`training/state.py`).
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ ALWAYS = -1
 
 
 class OptimizerError(T5ScoreError, ValueError):
-  """Settings of an optimizer or schedule that are wrong."""
+  """The settings of an optimizer or schedule are invalid."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -42,7 +42,7 @@ class Optimizer:
   Attributes:
     transformation: Turns gradients of the mean loss into updates to add.
     schedule: Step (0 before the first update) -> learning rate.
-    clip_norm: Largest global norm of the gradients, which are scaled down to
+    clip_norm: Maximum global norm of the gradients, which are scaled down to
       it before anything else. None: no clipping.
     frozen: Regular expression -> number of initial updates in which matching
       parameters do not change, or `ALWAYS`. Their gradients enter neither the
@@ -62,7 +62,7 @@ class Optimizer:
       step: The number of updates so far.
 
     Raises:
-      OptimizerError: An expression that matches no parameter.
+      OptimizerError: An expression matches no parameter.
     """
     if not self.frozen:
       return tree
@@ -155,7 +155,7 @@ def adamw(
   no_decay: str = NO_DECAY,
   frozen: Mapping[str, int] | None = None,
 ) -> Optimizer:
-  """AdamW (Loshchilov and Hutter 2019); the rate scales the decay.
+  """AdamW (Loshchilov and Hutter 2019); weight decay scales with the rate.
 
   Args:
     schedule: Step -> learning rate.
@@ -195,10 +195,10 @@ def adafactor(
   """Adafactor (Shazeer and Stern 2018); the defaults are T5X's.
 
   The published T5Score trainer (Hugging Face's with `--adafactor`) does not
-  multiply by the parameter's scale, and nor do the runs of the paper in
-  `gin_configs/runs/`: they set `multiply_by_parameter_scale=False`. Unlike T5X,
-  this multiplies `weight_decay` by the learning rate, as that trainer does.
-  Layers stacked for scanning are updated like separate ones
+  multiply by the parameter's scale. Nor do the paper's runs in
+  `gin_configs/runs/`, which set `multiply_by_parameter_scale=False`. Unlike
+  T5X, this function multiplies `weight_decay` by the learning rate, as that
+  trainer does. Layers stacked for scanning are updated like separate ones
   (`training/adafactor.py`).
 
   Args:
@@ -207,9 +207,9 @@ def adafactor(
     decay_rate: Exponent of the second moment's decay, 1 - step^-decay_rate.
     step_offset: Steps to subtract in that formula, for fine-tuning.
     multiply_by_parameter_scale: Whether a step is relative to the root mean
-      square of the parameter (at least 1e-3). At a rate of 1e-5 a kernel of
+      square of the parameter (at least 1e-3). At a rate of 1e-5, a kernel with
       root mean square .05 then moves 20 times less than at the absolute rate.
-    clipping_threshold: Largest root mean square of a parameter's update.
+    clipping_threshold: Maximum root mean square of a parameter's update.
     min_dim_size_to_factor: Smaller matrices keep a full second moment.
     weight_decay: Fraction of a weight subtracted per step, times the rate.
     clip_norm: See `Optimizer`.
@@ -246,7 +246,7 @@ def learning_rate_multipliers(
     The same tree with a float for each parameter.
 
   Raises:
-    OptimizerError: An expression that matches no parameter.
+    OptimizerError: An expression matches no parameter.
   """
   return _first_matches(params, multipliers, 1.0, 'multipliers')
 
@@ -257,19 +257,19 @@ def layerwise_multipliers(
   encoder: float = 1.0,
   prefix: str = 'encoder/',
 ) -> dict[str, float]:
-  """Factors of the learning rate that decrease towards an encoder's input.
+  """Learning-rate factors that decrease towards an encoder's input.
 
   COMES, Table 4: an encoder rate of 1e-5 beside 3.1e-5, layer-wise decay .95.
 
   Args:
     num_layers: Number of layers of the encoder.
-    decay: The factor from a layer to the one below, in (0, 1]; the embeddings
-      count as the layer below the first.
+    decay: The factor from a layer to the one below it, in (0, 1]; the
+      embeddings count as the layer below the first.
     encoder: The last layer's rate as a fraction of the learning rate.
     prefix: The prefix of the encoder's parameter names.
 
   Returns:
-    For `multipliers`: expression -> factor.
+    Expression -> factor, for `multipliers`.
 
   Raises:
     OptimizerError: A value is not a number, or the decay is out of range.
@@ -291,7 +291,7 @@ def layerwise_multipliers(
 
 
 def share(learning_rate: float, of: float) -> float:
-  """Divides one rate by another, for gin, which cannot divide.
+  """Divides one rate by another, because gin cannot divide.
 
   Raises:
     OptimizerError: A rate is not a number, or the divisor is 0.

@@ -34,11 +34,11 @@ class Partitioner:
       split (T5X's name); the replicas share the batch.
     fully_sharded: See `nn.axes.standard_rules`.
     rules: Logical axis rules, in place of the standard ones.
-    devices: Devices of the mesh; all by default. Precompilation gives those
-      of a machine that is not there.
+    devices: Devices of the mesh; all by default. Precompilation passes those
+      of an absent machine.
 
   Raises:
-    MeshError: The number of devices is no multiple of `num_partitions`.
+    MeshError: The number of devices is not a multiple of `num_partitions`.
   """
 
   num_partitions: int = 1
@@ -70,16 +70,16 @@ class Partitioner:
   def spec(self, axes: AxisNames, shape: Sequence[int]) -> PartitionSpec:
     """Maps the named axes of one array to axes of the mesh.
 
-    An axis of the mesh is used once an array, by the rule that stands first;
-    a dimension that its axis of the mesh does not divide stays whole, and of
-    several axes it takes as many as divide it.
+    Each mesh axis is used at most once per array, by the first rule that maps
+    to it. A dimension that its mesh axis does not divide stays whole; of
+    several axes, it takes as many as divide it.
 
     Args:
       axes: One logical name (or None) per dimension.
       shape: The array's shape.
 
     Raises:
-      MeshError: A name without a rule, or names that do not fit the shape.
+      MeshError: A name has no rule, or the names do not fit the shape.
     """
     if len(axes) != len(shape):
       raise MeshError(f'axes {axes} do not fit shape {tuple(shape)}')
@@ -136,10 +136,10 @@ class Partitioner:
 
   @property
   def share(self) -> shares.Share:
-    """Which rows of a batch this process reads.
+    """The rows of a batch that this process reads.
 
     Raises:
-      MeshError: The mesh does not go well with the processes.
+      MeshError: The mesh and the processes do not fit together.
     """
     try:
       return shares.of(self.batch_sharding())
@@ -166,5 +166,5 @@ class Partitioner:
     return shares.put(batch, sharding, share, leading)
 
   def context(self) -> contextlib.AbstractContextManager[None]:
-    """Within it, activations that name their axes are sharded by the rules."""
+    """In this context, the rules shard activations that name their axes."""
     return named_axes.mesh_context(self.mesh, self.axis_rules)

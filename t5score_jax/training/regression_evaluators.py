@@ -20,17 +20,17 @@ from t5score_jax.runtime import processes
 from t5score_jax.training import evaluators
 
 PyTree = Any
-# The array of groups, such as language pairs, with a correlation each.
+# The array of groups, such as language pairs, each with its own correlation.
 GROUPS_KEY = 'groups'
 
 
 class Epochs(Protocol):
-  """Held-out examples, as `ArrayDataset` and `TextsDataset` have them."""
+  """Held-out examples, as in `ArrayDataset` and `TextsDataset`."""
 
   batch_size: int
 
   def epoch(self) -> Iterator[Batch]:
-    """Yields every example once, the last batch short."""
+    """Yields every example once; the last batch may be smaller."""
 
 
 class Predictions(NamedTuple):
@@ -39,7 +39,7 @@ class Predictions(NamedTuple):
   Attributes:
     predicted: float64 [N, outputs].
     rated: float64 [N, outputs], NaN where not rated.
-    groups: int [N], groups with a correlation each.
+    groups: int [N], groups, each with its own correlation.
     systems: int [N], -1 where unknown.
   """
 
@@ -52,14 +52,14 @@ class Predictions(NamedTuple):
 class PearsonEvaluator:
   """Correlations of each output with the ratings of held-out data.
 
-  Returns 'mse' and 'pearson', the mean over outputs; with several outputs also
-  the correlation of each by its name. With an array 'groups' int [N] in the
-  data, correlations are means over the groups. With an array 'system' int [N]
-  there is 'system_kendall', Kendall's tau between mean predictions and mean
-  human ratings of systems, averaged over outputs. It is the right criterion for
-  a metric that ranks systems: errors of single outputs that cancel in the mean
-  lower Pearson's correlation. An undefined correlation (constant predictions
-  or ratings) counts as 0.
+  Returns 'mse' and 'pearson', averaged over outputs; with several outputs also
+  the correlation of each by its name. If the data have an array 'groups' int
+  [N], correlations are means over the groups. If they have an array 'system'
+  int [N], the result includes 'system_kendall', Kendall's tau between mean
+  predictions and mean human ratings of systems, averaged over outputs. It is
+  the right criterion for a metric that ranks systems: errors of single outputs
+  that cancel in the mean lower Pearson's correlation. An undefined correlation
+  (constant predictions or ratings) counts as 0.
   """
 
   def __init__(
@@ -73,7 +73,7 @@ class PearsonEvaluator:
 
     Args:
       model: The regressor.
-      datasets: A dataset of held-out batches with 'ratings', or several, such
+      datasets: One or several datasets of held-out batches with 'ratings', such
         as one per length.
       name: The name of this evaluator in reports.
       outputs: The names of the outputs, by default 'output_0' and so on.
@@ -95,7 +95,7 @@ class PearsonEvaluator:
         rows = len(ratings)
         groups = batch.pop(GROUPS_KEY, np.zeros(rows, np.int32))
         systems = batch.pop(texts.SYSTEM_KEY, np.full(rows, -1, np.int32))
-        # One shape, so that one program serves the last batch too.
+        # One shape, so the same program serves the last batch.
         padded = {
           key: np.concatenate(
             [array, np.repeat(array[:1], dataset.batch_size - rows, axis=0)]
@@ -143,7 +143,7 @@ def _pearson(
 def _system_kendall(
   predicted: np.ndarray, rated: np.ndarray, systems: np.ndarray
 ) -> float:
-  """Mean over outputs of Kendall's tau-b of systems' means."""
+  """Kendall's tau-b between systems' means, averaged over outputs."""
   values = []
   for prediction, rating in zip(predicted.T, rated.T, strict=True):
     chosen = ~np.isnan(rating)
@@ -160,7 +160,7 @@ def _or_zero(
   x: np.ndarray,
   y: np.ndarray,
 ) -> float:
-  """A correlation, or 0 where it is not defined."""
+  """A correlation, or 0 if undefined."""
   if len(x) < 2 or np.ptp(x) == 0 or np.ptp(y) == 0:
     return 0.0
   return float(correlate(x, y))

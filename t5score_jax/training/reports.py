@@ -1,8 +1,8 @@
 """Reports of a run: progress bar, metrics.jsonl, TensorBoard, loss curves.
 
-All files are in MODEL_DIR. A resumed run keeps their lines and events up to its
-first step and drops later ones. TensorFlow is never imported. Not here: what
-is measured (`training/state.py`, `training/evaluators.py`).
+All files are in MODEL_DIR. A resumed run keeps lines and events up to its first
+step and drops later ones. TensorFlow is never imported. Not here: what is
+measured (`training/state.py`, `training/evaluators.py`).
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ CURVES_FILE = 'curves.png'
 # T5X's names of the folders with event files, by kind of report.
 EVENT_FOLDERS = {'train': 'train', 'evaluation': 'training_eval'}
 _TRAINING = 'training'
-# Sizes of the data, which are no results.
+# Sizes of the data, which are not results.
 _NOT_DRAWN = ('tokens',)
 
 
 class Reports:
   """Writes values to all reports.
 
-  A context manager that closes the files and draws the curves on exit.
+  A context manager; on exit it closes the files and draws the curves.
   """
 
   def __init__(
@@ -51,7 +51,7 @@ class Reports:
       model_dir: The folder of the run, which must exist.
       start_step: The step at which training starts or resumes.
       train_steps: The last step.
-      quiet: Whether to write files only.
+      quiet: Whether to write only files.
     """
     self._folder = Path(model_dir)
     self.history = _keep_until(self._folder / METRICS_FILE, start_step)
@@ -86,7 +86,7 @@ class Reports:
 
   def __exit__(self, *unused: Any) -> None:
     self._progress.stop()
-    # An error, such as that of a full disk, is not replaced by another.
+    # A second error must not hide the first one, such as a full disk.
     with contextlib.suppress(*[OSError] if unused[0] is not None else []):
       self._jsonl.close()
       for events in self._events.values():
@@ -105,7 +105,8 @@ class Reports:
     Args:
       step: The last step of the interval.
       numbers: The values.
-      ended: When the device finished that step, by `time.monotonic`; None: now.
+      ended: When the device finished that step, by `time.monotonic`; None is
+        now.
     """
     last_step, last_time = self._last
     now = time.monotonic() if ended is None else ended
@@ -145,7 +146,7 @@ class Reports:
 
 
 class Silence:
-  """Reports nothing: for all processes but the first."""
+  """Reports nothing; used in all processes but the first."""
 
   history: Sequence[Mapping[str, Any]] = ()
 
@@ -217,8 +218,8 @@ class EventFile:
 def draw_curves(path: Path, history: Sequence[Mapping[str, Any]]) -> None:
   """Draws the loss and the values of the evaluators into a PNG.
 
-  A quantity measured in training and on held-out data has one panel with two
-  curves.
+  A quantity measured both in training and on held-out data has one panel with
+  two curves.
 
   Args:
     path: The PNG file, replaced atomically.

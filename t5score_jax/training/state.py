@@ -1,8 +1,9 @@
 """The training state and the pure function that updates it.
 
-`plan` works out shapes and shardings of a state; `make_step` compiles the
-update: gradients summed over microbatches, clipped, applied, averaged. Not
-here: when to take, save and report steps (`training/loop.py`).
+`plan` computes the shapes and shardings of a state. `make_step` compiles the
+update: it sums gradients over microbatches, clips and applies them, and updates
+the moving average. Not here: when to take, save and report steps
+(`training/loop.py`).
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ FINITE = 'finite_losses'
 class Model(Protocol):
   """A model as the training loop sees it, whatever its metric.
 
-  A model whose loss is not a sum over examples says `WHOLE_BATCH = True`, so
+  A model whose loss is not a sum over examples sets `WHOLE_BATCH = True`, so
   that it is not trained in microbatches.
   """
 
@@ -41,7 +42,7 @@ class Model(Protocol):
     """Returns fresh parameters."""
 
   def logical_axes(self) -> PyTree:
-    """Returns the parameters' tree with tuples of axis names."""
+    """Returns the parameter tree with tuples of axis names."""
 
   def loss_fn(
     self, params: PyTree, batch: Batch, rng: jax.Array | None
@@ -100,7 +101,7 @@ def plan(
   partitioner: partitioning.Partitioner,
   ema_decay: float | None = None,
 ) -> StatePlan:
-  """Works out shapes and shardings without allocating anything."""
+  """Computes shapes and shardings without allocating anything."""
 
   def create(params: PyTree) -> TrainState:
     return TrainState(
@@ -198,18 +199,18 @@ def make_step(
 
   Args:
     model: The model; its loss is a sum with a weight.
-    optimizer: The optimizer, which gets the gradient of sum / weight.
+    optimizer: The optimizer; it receives the gradient of sum / weight.
     partitioner: The mesh and the sharding of batches.
     state_plan: The shardings of the state.
     seed: The seed of dropout.
     microbatches: Number of parts of a batch to differentiate one after the
-      other. The update is that of the whole batch: the sum of gradients over
-      the sum of weights.
-    ema_decay: Decay of the moving average per step, None for no average; at
-      first it is less: min(decay, (1 + step) / (10 + step)).
+      other. The update is that of the whole batch: the sum of gradients divided
+      by the sum of weights.
+    ema_decay: Decay of the moving average per step; None for no average. The
+      first steps use a smaller decay: min(decay, (1 + step) / (10 + step)).
 
   Raises:
-    OptionError: Microbatches of a model whose loss is that of a whole batch.
+    OptionError: Microbatches for a model whose loss needs the whole batch.
   """
   if microbatches > 1 and getattr(model, 'WHOLE_BATCH', False):
     raise OptionError(
@@ -267,7 +268,7 @@ def make_step(
 def is_finite(state: TrainState) -> jax.Array:
   """Whether a state can be trained further or exported, bool [].
 
-  All numbers must be finite, and also the squares of the weights: weights of
+  All values must be finite, and so must the squares of the weights: weights of
   1e20 give no finite loss.
   """
   weights = [state.params, state.ema, jax.tree.map(jnp.square, state.params)]

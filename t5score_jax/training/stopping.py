@@ -1,7 +1,7 @@
 """Ends a run early, in all processes, after Ctrl-C or SIGTERM.
 
-The scheduler of a cluster announces preemption by SIGTERM, often to one process
-of many. All processes must save at the same step, so they agree on it between
+A cluster scheduler announces preemption by SIGTERM, often to one of many
+processes. All processes must save at the same step, so they agree on it between
 calls to the device. Not here: saving (`training/loop.py`).
 """
 
@@ -27,8 +27,8 @@ class Stopping:
   """Turns the first Ctrl-C or SIGTERM into a request to save and end.
 
   A context manager. A second signal has its usual effect. With several
-  processes, all see the request of any one after the same call of `check`, at
-  most two calls later.
+  processes, all of them see a request by any one after the same call of
+  `check`, at most two calls later.
 
   Attributes:
     reason: 'interrupted', 'preempted', or '' to continue. It changes only in
@@ -75,7 +75,7 @@ class _Agreement:
   """Computes the maximum over processes, one call late.
 
   The devices reduce the numbers of a call after its steps. The result is read
-  when the next call has been queued, so that no device waits for a host.
+  once the next call has been queued, so no device waits for a host.
   """
 
   def __init__(self) -> None:
