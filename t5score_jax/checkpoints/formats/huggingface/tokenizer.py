@@ -203,7 +203,7 @@ def _model_of_json(found: Mapping[str, Any]) -> tuple[bytes, int]:
     The model, and the number of sentinels at the end of the file.
 
   Raises:
-    ValueError: It is not a Unigram tokenizer.
+    ValueError: It is not a suitable Unigram tokenizer.
     KeyError, TypeError, AttributeError: The file has another structure.
   """
   model = found['model']
@@ -215,7 +215,7 @@ def _model_of_json(found: Mapping[str, Any]) -> tuple[bytes, int]:
   for step in normalizer.get('normalizers', [normalizer]):
     if step['type'] == 'Precompiled':
       charsmap = base64.b64decode(step['precompiled_charsmap'] or '')
-    # Of white space, which SentencePiece strips and joins itself.
+    # These are for white space, which SentencePiece strips and joins itself.
     elif step['type'] not in ('Strip', 'Replace', 'Sequence'):
       raise ValueError(f'a normalizer {step["type"]}')
   vocab = [(str(text), float(score)) for text, score in model['vocab']]
