@@ -75,7 +75,7 @@ def _write_entries(checkpoint: Path, entries: _Entries) -> None:
 
 
 def _read_entries(checkpoint: Path) -> _Entries | None:
-  """Sizes and digests by name; None if there are none (earlier versions).
+  """Sizes and digests by name; None if absent or of an earlier version.
 
   Raises:
     CheckpointError: The file is damaged.
