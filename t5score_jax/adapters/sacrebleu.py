@@ -107,7 +107,7 @@ class Adapter(theirs.Metric):
     )
     return theirs.Score(self.metric.name, float(value))
 
-  # sacrebleu's loop over single segments, which are scored together here.
+  # sacrebleu's hooks for single segments, which are scored together here.
 
   def _preprocess_segment(self, sent: str) -> str:
     return sent
