@@ -35,8 +35,8 @@ WEIGHTS_FILE = 'model.safetensors'
 VOCABULARY_FILE = 'vocabulary.model'
 
 _INDEX_FILE = f'{WEIGHTS_FILE}.index.json'
-# Configuration fields that do not change scores or show elsewhere (the dtype in
-# signatures, the positions of position biases in the names of weights).
+# Configuration fields that do not change scores, or that show elsewhere (dtypes
+# in signatures, the locations of position biases in the names of weights).
 _NOT_OF_SCORES = frozenset(
   ('dropout_rate', 'remat', 'dtype', 'scan_layers')
   + ('relative_attention_per_layer',)

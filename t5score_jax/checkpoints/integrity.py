@@ -1,7 +1,7 @@
 """Digests of a checkpoint's files, to detect damage and name the file.
 
-Without them, Orbax restores bytes that a disk has lost as zeros. Not here:
-shapes that do not fit a model (`checkpoints/weights.py`).
+Orbax restores bytes that a disk has lost as zeros. Not here: shapes that do not
+fit a model (`checkpoints/weights.py`).
 """
 
 from __future__ import annotations

@@ -115,7 +115,7 @@ def refuse(
     args: The parsed arguments; defaults are as `given` takes them.
     names: The attributes.
     why: What follows the option in the message: 'is for --plot'.
-    flags: The options of attributes with other names.
+    flags: The options of attributes that are named differently.
   """
   for name in names:
     if given(args, name):

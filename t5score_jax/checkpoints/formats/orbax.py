@@ -119,7 +119,7 @@ def open_source(path: Path, options: Options) -> Source:
 def write(
   source: Source, folder: Path, *, dtype: str, max_shard_bytes: int
 ) -> None:
-  """Writes a MODEL_DIR with one checkpoint, with the source's step.
+  """Writes a MODEL_DIR with one checkpoint, at the source's step.
 
   Args:
     source: The model, with scanned layers or not.

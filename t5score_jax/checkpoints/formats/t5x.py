@@ -2,9 +2,9 @@
 
 Legacy: a folder whose file `checkpoint` is msgpack (version 3) with small
 arrays inline, and a folder of gzip-compressed zarr for each other array. Orbax:
-`state/` in the folder is read directly, because its metadata names a handler
-that only T5X has. Layers may be scanned or not, and saved from any number of
-devices; the optimizer's state is not read.
+`state/` in the folder is read directly, because the metadata around it names a
+handler that only T5X has. Layers may be scanned or not, and saved from any
+number of devices; the optimizer's state is not read.
 
 T5X does not store the network's configuration: it is inferred from the shapes
 (`layouts.infer_config`). Not here: writing T5X checkpoints.

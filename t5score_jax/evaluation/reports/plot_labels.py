@@ -1,7 +1,8 @@
 """Places the labels of points and lines in plots.
 
-A label is beside its point or line and overlaps nothing else. All positions are
-fractions of the axes. Not here: what the plots show (`plots`).
+A label is beside its point or line, clear of other labels and everything else.
+All positions are fractions of the axes. Not here: what the plots show
+(`plots`).
 """
 
 from __future__ import annotations
