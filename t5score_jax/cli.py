@@ -43,7 +43,7 @@ class _Parser(argparse.ArgumentParser):
     self._arguments = args or ()
     known, unknown = super().parse_known_args(args, namespace)
     if unknown and self._subparsers is None:
-      # Files after options, which argparse would not add to those before.
+      # Files after options, which argparse would not add to the earlier ones.
       self._in_parts = True
       known, unknown = self.parse_known_intermixed_args(args, namespace)
       self._in_parts = False
@@ -53,7 +53,7 @@ class _Parser(argparse.ArgumentParser):
 
   def error(self, message: str) -> NoReturn:
     self.print_usage(sys.stderr)
-    # An argument that is missing may well be the one that is misspelt.
+    # A missing argument may be the misspelt one.
     message = self._unknown_flag() or message
     self.exit(2, f'{self.prog}: {message}\n')
 
@@ -137,7 +137,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     sys.stderr = open(os.devnull, 'w')
   verb = next((a for a in arguments if not a.startswith('-')), None)
   program = f't5score {verb}' if verb in verbs() else 't5score'
-  # Warnings are for users too: one line, without a place in the source.
+  # Warnings are for users, too: one line, without a source location.
   usual = warnings.formatwarning
   warnings.formatwarning = lambda message, *place: (
     f'{program}: warning: {errors.one_line(str(message))}\n'
@@ -156,7 +156,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _drop_unwritable_output() -> None:
-  """Empties a buffer that Python would fail to write once more as it exits."""
+  """Empties a buffer that Python would try to write again at exit, and fail."""
   try:
     sys.stdout.flush()
   except OSError:

@@ -1,9 +1,9 @@
 """Errors that users see: each says what is wrong, where, and what to do.
 
-`cli.main` is the one place that catches them: it prints one line and exits
-with the error's code. A traceback means a fault of this library. Python callers
-catch `T5ScoreError`, or one of the subclasses that modules define beside what
-raises them.
+Only `cli.main` catches them: it prints one line and exits with the error's
+code. A traceback means a bug in this library. Python callers catch
+`T5ScoreError`, or one of the subclasses that modules define beside the code
+that raises them.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class ConfigurationError(T5ScoreError, ValueError):
 
 
 class OptionError(T5ScoreError, ValueError):
-  """An option of a metric or a model has a value that it cannot have."""
+  """An option of a metric or a model has an invalid value."""
 
   exit_code = 2
 
@@ -63,7 +63,7 @@ class UnknownOptionError(OptionError, TypeError):
 
 
 class InputError(T5ScoreError, ValueError):
-  """A file, an array or a value of the user's that cannot be used."""
+  """A file, an array or a value from the user that cannot be used."""
 
 
 def report(program: str, error: BaseException) -> int | None:
@@ -74,11 +74,11 @@ def report(program: str, error: BaseException) -> int | None:
     error: The error.
 
   Returns:
-    The exit code; None, with nothing printed, for a fault of this library,
-    which deserves a traceback.
+    The exit code; None, with nothing printed, for a bug in this library, which
+    needs a traceback.
   """
   if isinstance(error, BrokenPipeError):
-    return 141  # The reader of the output has seen enough: no message.
+    return 141  # The reader of the output has closed it: no message.
   code, message = 1, str(error)
   if isinstance(error, KeyboardInterrupt):
     code, message = STOPPED['interrupted'], 'interrupted'
@@ -100,7 +100,7 @@ def report(program: str, error: BaseException) -> int | None:
 
 
 def _of_file(error: OSError) -> str:
-  """An error of the operating system with a file, as others: FILE: what."""
+  """An operating system error with a file, in the form FILE: WHAT."""
   if isinstance(error, FileNotFoundError) and error.filename2 is None:
     return f'{error.filename}: there is no such file or folder'
   return f'{error.filename}: {error.strerror}' if error.strerror else ''
@@ -110,7 +110,7 @@ def missing_extra(error: BaseException) -> str:
   """How to install a missing optional package; '' for other errors."""
   if not isinstance(error, ImportError):
     return ''
-  # Gin's copies of exceptions keep the message and lose the name.
+  # Gin's copies of exceptions keep the message but lose the name.
   named = re.match(r"(?:No module named '|import of )(\w+)", str(error))
   module = (error.name or (named[1] if named else '')).partition('.')[0]
   extra = _EXTRAS.get(module)
@@ -120,9 +120,9 @@ def missing_extra(error: BaseException) -> str:
 
 
 def one_line(text: str) -> str:
-  """Joins lines; a place that gin appends goes into parentheses."""
+  """Joins lines; a location that gin appends is put in parentheses."""
   text = re.sub(r'\n\s*In call to configurable .*', '', text)
-  # The line of the file, perhaps with a mark under it, comes after the place.
+  # The line of the file, perhaps with a mark under it, follows the location.
   line = r'(?:\n    (.*))?(?:\n[ ^]*(?=\n|$))?'
   text = re.sub(
     r'\n\s*In file "(.*)", line (\d+)' + line, r' (\1, line \2: \3)', text

@@ -4,10 +4,10 @@ r"""Adds BERTScore's F of a sentence encoder to records, as extra ratings.
         -o annotated.jsonl \
         --encoder sentence-encoder/ --layer 4 --share 0.5
 
-A single human rating of a translation is noisy; a metric with a large encoder
-is not, and agrees with human judgments on average. Only records that humans
-rated are annotated. Two ratings are added: `bertscore`, and `mixed`, the sum of
-`bertscore` in standard deviations and `--weight` times `z`. The
+A single human rating of a translation is noisy. A metric with a large encoder
+is not, and agrees with human judgments on average. Only records with human
+ratings are annotated. Two ratings are added: `bertscore`, and `mixed`, the sum
+of `bertscore` in standard deviations and `--weight` times `z`. The
 output is written when all scores are computed.
 """
 
@@ -28,7 +28,7 @@ import transformers
 from t5score_jax.data import records
 
 _BATCH = 64
-# Records whose token states are in memory at one time.
+# Number of records whose token states are in memory at a time.
 _CHUNK = 4096
 _MAX_LENGTH = 200
 
@@ -76,7 +76,7 @@ def parser() -> argparse.ArgumentParser:
 
 
 class Encoder:
-  """Normalised states of one layer for the tokens of a text."""
+  """Normalised states of one layer for the tokens of texts."""
 
   def __init__(self, folder: pathlib.Path, layer: int):
     """Loads the encoder."""
@@ -111,7 +111,7 @@ class Encoder:
 
 
 def f_score(one: torch.Tensor, other: torch.Tensor) -> float:
-  """BERTScore's F of two texts' states; 0 where one is empty."""
+  """BERTScore's F of two texts' states; 0 if one is empty."""
   if not len(one) or not len(other):
     return 0.0
   similar = one @ other.T

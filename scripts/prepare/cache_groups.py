@@ -8,8 +8,8 @@ A group is a reference with its hypotheses. Each becomes one example of
 `t5score.ParaphraseModel` or `t5score.GroupModel`, in the bucket of its longest
 text: the folder `NAME_SIZE_LENGTH` of --output holds `shared_tokens` [N, L],
 `hypothesis_tokens` [N, G, L], `ratings` [N, G] and `group_mask` [N, G].
-Groups of one hypothesis have buckets of their own (G = 1), larger groups are
-cut into parts of at most --size. `inputs/bucketing.py` reads these folders.
+Groups of one hypothesis have their own buckets (G = 1); larger groups are
+divided into parts of at most --size. `inputs/bucketing.py` reads these folders.
 
 For corpora that SeqIO reads use scripts/prepare/cache_batches.py.
 """
@@ -180,7 +180,7 @@ def buckets(
 def write_folder(
   folder: pathlib.Path, arrays: dict[str, np.ndarray], info: dict[str, Any]
 ) -> None:
-  """Writes a folder of arrays, in place of an earlier one."""
+  """Writes a folder of arrays, replacing an earlier one."""
   with datasets.new_array_folder(folder, overwrite=True) as temporary:
     for key, array in arrays.items():
       np.save(temporary / f'{key}.npy', array)

@@ -216,7 +216,7 @@ def _too_large(rating: float, place: str) -> ValueError:
 
 @dataclasses.dataclass(frozen=True)
 class Plan:
-  """What happens to each row of a source of examples.
+  """The treatment of each row of a source of examples.
 
   Attributes:
     first: bool [rows], the first of equal pairs.
@@ -448,7 +448,7 @@ def _cache(args: argparse.Namespace) -> None:
   }
   if isinstance(examples, Judged) and examples.left_out:
     print(f'{examples.left_out} records left out: no rating or no reference')
-  # Resolved: where the name is a link, what it leads to is replaced.
+  # Resolved: if the name is a link, its target is replaced.
   with folders.new_folder(args.output.resolve()) as temporary:
     written = {
       name: write(

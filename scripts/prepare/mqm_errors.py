@@ -2,11 +2,11 @@
 
     python scripts/prepare/mqm_errors.py mqm_*.tsv errors.jsonl
 
-Reads the TSV files in which Google publishes MQM: an error a row, marked with
-<v> and </v> in the target. A hypothesis without errors has a row as well, so
-that it is learned as such. The output is what `t5score score --spans` writes;
-`runs/unified.gin` learns from it (ERRORS). Errors of other severities than
-minor, major and critical, and those marked in the source, are left out.
+Reads the TSV files in which Google publishes MQM: one error per row, marked
+with <v> and </v> in the target. A hypothesis without errors has a row as well,
+and is learned as error-free. The output has the format of `t5score score
+--spans`; `runs/unified.gin` trains on it (ERRORS). Errors with severities other
+than minor, major and critical, and errors marked in the source, are left out.
 """
 
 from __future__ import annotations

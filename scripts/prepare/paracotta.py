@@ -2,8 +2,8 @@
 
     python scripts/prepare/paracotta.py my/paracotta my/data/paracotta
 
-Reads every language's file of a folder and writes LANG.tsv.gz, two columns
-without a header, which `t5score_jax.tasks.paracotta` reads
+Reads the file of every language in a folder and writes LANG.tsv.gz, two columns
+without a header, for `t5score_jax.tasks.paracotta`
 (`register(..., bleu_range=None)` does not compute BLEU again).
 """
 

@@ -10,8 +10,8 @@ SummEval (Fabbri et al. 2021) becomes a row for each article, system and expert:
 source, hypothesis, 11 references (the highlights, then those of Kryscinski et
 al. 2020), and coherence, consistency, fluency and relevance as that expert
 rated them, 1 (worst) to 5. Nothing is averaged: COMES learns from each
-judgment (section 4.1). The highlights were rated as if a system had written
-them; they are a reference here, and no system unless --human asks for it.
+judgment (section 4.1). The highlights were also rated like the output of a
+system; here they are a reference, and a system only with --human.
 
 REALSumm (Bhandari et al. 2020) becomes a row for each article and system with
 the rating litepyramid, the share of the reference's content units that a
@@ -34,7 +34,7 @@ from typing import Any
 DIMENSIONS = ('coherence', 'consistency', 'fluency', 'relevance')
 HIGHLIGHTS = 'Human-H'
 
-# Treebank's tokens, apart from each other by spaces, to running text.
+# Converts Treebank's tokens, separated by spaces, to running text.
 _REPAIRS = (
   (r'-LRB-', '('),
   (r'-RRB-', ')'),
@@ -119,7 +119,7 @@ def _summeval(args: argparse.Namespace) -> list[Any]:
   references = {
     row.text('seg_id'): row.texts('refs') for row in _lines(args.references)
   }
-  # Named by the corpus and its part before the article's own number.
+  # The corpus and its part precede the article's own number.
   articles = {
     row.text('doc_id').rpartition('-')[2]: detokenized(row.text('src'))
     for row in _lines(args.articles)
@@ -174,7 +174,7 @@ def _realsumm(args: argparse.Namespace) -> list[Any]:
         hypothesis=untagged(row.text('hyp')),
         source=detokenized(row.text('src')),
         references=(untagged(row.text('ref')),),
-        # The same system took part among extractive and abstractive ones.
+        # The same system is among both the extractive and the abstractive ones.
         system=f'{row.text("split")}/{name}',
         document=document,
         segment=document,

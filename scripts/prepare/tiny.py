@@ -92,7 +92,7 @@ def merged(segments: Iterable[Segment]) -> list[Segment]:
 def direct_assessments(
   folder: pathlib.Path, years: set[str], to: str
 ) -> Iterator[Segment]:
-  """WMT15 to WMT17: one or few rated translations a source."""
+  """WMT15 to WMT17: one or few rated translations per source."""
   for row in read_rows(folder / FILES['da'], quoted=True):
     if row['year'] in years and row['lp'].endswith(f'-{to}'):
       source = hashlib.sha1(row['src'].encode()).hexdigest()[:12]
@@ -121,7 +121,7 @@ def wmt21(folder: pathlib.Path) -> Iterator[Segment]:
 
 
 def wmt21_german(folder: pathlib.Path) -> Iterator[Segment]:
-  """WMT21 to German: texts only, since its annotations have another scale."""
+  """WMT21 to German: only texts, since its annotations have another scale."""
   for row in read_rows(folder / FILES['mqm21'], quoted=False):
     references = tuple(
       clean(row[name]) for name in ('ref_A', 'ref_C', 'ref_D') if row[name]
@@ -136,7 +136,7 @@ def wmt21_german(folder: pathlib.Path) -> Iterator[Segment]:
 
 
 def post_edits(folder: pathlib.Path, targets: set[str]) -> Iterator[Segment]:
-  """Machine translations with their correction as the reference."""
+  """Machine translations with their post-edits as references."""
   for row in read_rows(folder / FILES['post_edits'], quoted=False):
     edited, text = clean(row['pe']), clean(row['mt'])
     if edited and text and row['lp'].split('-')[1] in targets:
@@ -176,7 +176,7 @@ def main() -> int:
   args.output.mkdir(parents=True, exist_ok=True)
 
   def held_out(segment: Segment) -> bool:
-    """By a hash of the document, so that it does not depend on the data."""
+    """Selects by a hash of the document, independently of the other data."""
     digest = hashlib.sha1((segment.document or '').encode()).digest()
     return int.from_bytes(digest[:4], 'big') < args.heldout * 2**32
 

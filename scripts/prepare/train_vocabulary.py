@@ -23,8 +23,8 @@ from t5score_jax.data import files, vocab
 
 #: SentencePiece silently drops longer texts, which are therefore split here.
 _MAX_BYTES = 16_000
-# The sums of the unigram model's training depend on how its texts are dealt to
-# threads, so this number is part of the result.
+# The sums in training a unigram model depend on the distribution of texts over
+# threads, so this number affects the result.
 _THREADS = 4
 
 

@@ -1,4 +1,4 @@
-"""Initial weights with which a small T5 copies before training.
+"""Initial weights that make a small T5 copy before training.
 
 A translation metric mostly checks which reference tokens recur in order. Large
 pretrained models have attention heads that copy ("induction heads"); a network
@@ -25,8 +25,8 @@ _PREVIOUS = 1
 _MIN_BUCKETS = 8
 # Position bias of the previous token: exp(8) outweighs 60 other tokens 50:1.
 _PREVIOUS_BIAS = 8.0
-# Previous tokens against current ones in the encoder's states, and copied
-# tokens against the decoder's own state.
+# Weight of previous relative to current tokens in the encoder's states, and of
+# copied tokens relative to the decoder's own state.
 _WRITE_STRENGTH = 3.0
 _COPY_STRENGTH = 4.0
 
@@ -49,11 +49,11 @@ def with_copy_heads(
      its position bias) and writes a random projection P of it into Q.
   2. In the decoder's last cross-attention, each of the copy heads compares
      the current decoder input, projected by P, with what Q holds: it attends
-     to the positions that follow an occurrence of the same token.
-  3. Its value and output, W_O = W_V^T up to scale, carry those positions'
-     embedding over, each head a part of R, which tied output weights turn
-     into the prediction of that token. Q is left out: it holds the token
-     before.
+     to the positions after occurrences of the same token.
+  3. Its value and output, W_O = W_V^T up to scale, copy the embedding at
+     those positions, each head a part of R. Tied output weights turn it into
+     the prediction of that token. Q is left out: it holds the previous
+     token.
 
   A copied text of distinct random pieces then has a mean log-probability of
   about -0.9 per token with 128 dimensions and 4,096 pieces, a shuffled or
@@ -86,7 +86,7 @@ def with_copy_heads(
   }
 
   def put(name: str, head: int, matrix: jax.Array) -> None:
-    """Writes one head's slice; `out` kernels have heads in front."""
+    """Writes one head's slice; in `out` kernels heads are the first axis."""
     part = slice(head * width, (head + 1) * width)
     index = (part,) if name.endswith('out/kernel') else (slice(None), part)
     flat[name] = flat[name].at[index].set(matrix)
@@ -97,7 +97,7 @@ def with_copy_heads(
   project = _orthonormal(project_rng, dim, width)
   # [emb_dim, heads * head_dim]
   carry = rest @ _orthonormal(carry_rng, dim - width, heads * width)
-  # What the encoder's states are divided by when they are normalised.
+  # The divisor in the normalisation of the encoder's states.
   norm = (1.0 + _WRITE_STRENGTH**2 * width / dim) ** 0.5
   scale = (sharpness * norm / (width * _WRITE_STRENGTH)) ** 0.5
 

@@ -5,14 +5,14 @@ r"""Correlates a UScore metric and its parts with human ratings: Figure 4.
     python scripts/reproduce/correlate_uscore.py de-en/ \
         --wmt wmt15-17_da.tsv.gz --pair de-en -o de-en.json --plot de-en.png
 
-The folder is one of `t5score uscore`. Pearson's r over segments (Belouadi and
-Eger 2023, section 4) is reported for each of its parts, for the distance
-without the map, for the cosine of the encoder before its rounds, and, where the
-folder has all parts, for UScore, UScore+ and UScore++; for WMT, where there are
-references, also for chrF and for BERTScore of the same encoder. The distance
+The folder is written by `t5score uscore`. Pearson's r over segments (Belouadi
+and Eger 2023, section 4) is reported for each of its parts, for the distance
+without the map, for the cosine of the encoder before its rounds and, if the
+folder has all parts, for UScore, UScore+ and UScore++. For WMT, which has
+references, chrF and BERTScore of the same encoder are added. The distance
 with the sentence's cosine is compared with each of them by a paired bootstrap
-over segments. The picture varies the weights of pseudo references and language
-model in steps of .1, as Figure 4 does; the distance has the rest.
+over segments. The plot varies the weights of pseudo references and language
+model in steps of .1, as Figure 4 does; the distance has the remaining weight.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ def read_wmt(
 def columns_of(
   folder: Path, segments: Sequence[Segment]
 ) -> dict[str, np.ndarray]:
-  """The scores of each part, and of what they are compared with."""
+  """The scores of each part, and of the baselines."""
   parts = uscore.load(folder)
   metric = registry.load(folder, weights='uniform')
   columns = {
@@ -104,7 +104,7 @@ def columns_of(
 def combined(
   columns: Mapping[str, np.ndarray], weights: uscore.Weights
 ) -> tuple[np.ndarray, np.ndarray]:
-  """The word-based score and the whole one, equations 3 and 6."""
+  """The word-based score and the complete one, equations 3 and 6."""
   word = sum(
     weight * columns[name]
     for name in ('wmd', 'pseudo', 'lm')
@@ -116,7 +116,7 @@ def combined(
 
 
 def mixtures(columns: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-  """The combinations of the parts that the folder has."""
+  """The combinations of the folder's parts."""
   found: dict[str, np.ndarray] = {}
   if columns.keys() >= _ALL_PARTS:
     for name, weights in (
@@ -135,11 +135,11 @@ def mixtures(columns: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
 def compare(
   columns: Mapping[str, np.ndarray], ratings: np.ndarray
 ) -> dict[str, dict[str, float]]:
-  """Distance and sentence together against each other column.
+  """Compares distance and sentence together with each other column.
 
   Returns:
-    By column: how much larger the correlation is, the ends of the interval of
-    95%, and the one-sided p; see `bootstrap.Comparison`.
+    By column: the difference in correlation, the ends of its 95% interval, and
+    the one-sided p; see `bootstrap.Comparison`.
   """
   draws = bootstrap.bootstrap_pearson(
     ratings[None], {name: values[None] for name, values in columns.items()}
@@ -160,7 +160,7 @@ def compare(
 def heat_map(
   columns: Mapping[str, np.ndarray], ratings: np.ndarray
 ) -> np.ndarray:
-  """Pearson's r, [w_lm, w_pseudo]; NaN where their sum is above 1."""
+  """Pearson's r, [w_lm, w_pseudo]; NaN if their sum is above 1."""
   found = np.full((_STEPS, _STEPS), np.nan)
   shares = np.linspace(0, 1, _STEPS)
   for row, lm in enumerate(shares):
@@ -175,7 +175,7 @@ def heat_map(
 
 
 def draw(found: np.ndarray, title: str, path: str) -> None:
-  """Draws the heat map, with its numbers in hundredths."""
+  """Draws the heat map, with values in hundredths."""
   from matplotlib.figure import Figure
 
   figure = Figure(figsize=(6.4, 5.4), layout='constrained')

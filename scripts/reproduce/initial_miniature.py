@@ -147,7 +147,7 @@ def count_pieces(
 def small_tokenizer(
   folder: Path, counts: collections.Counter[str], size: int
 ) -> tuple[subwords.SubwordTokenizer, list[str]]:
-  """A tokenizer with fewer pieces, and these in the order of their ids.
+  """A tokenizer with fewer pieces, and the pieces in the order of their ids.
 
   Raises:
     ValueError: `size` is smaller than the number of characters.
@@ -306,7 +306,7 @@ def read_texts(args: argparse.Namespace) -> list[str]:
   """The texts, if there are any.
 
   Raises:
-    ValueError: They are needed, and there are none.
+    ValueError: Texts are needed, and there are none.
   """
   if not args.texts:
     if args.vocabulary or args.start == 'matching':

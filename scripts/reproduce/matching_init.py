@@ -1,4 +1,4 @@
-"""Initial weights with which a small cross-encoder compares two texts.
+"""Initial weights that make a small cross-encoder compare two texts.
 
 A metric mostly checks which words of one text have a counterpart in the other.
 Pretrained miniatures have heads that find them; a network trained from scratch
@@ -20,9 +20,9 @@ from flax.traverse_util import flatten_dict, unflatten_dict
 from t5score_jax.nn import cross_encoder
 from t5score_jax.nn.bert import BertConfig
 
-# Dimensions of a head that do not hold words: the segment's, and what is read.
+# Dimensions of a head that do not hold words: the segment's, and those read.
 FLAGS = 4
-# A segment's mark, where a word vector has length 1.
+# Length of a segment's mark; word vectors have length 1.
 _SEGMENT = 0.5
 # Lengths after normalisation of the embeddings: a word and its mark share
 # emb_dim with a little noise.
@@ -47,19 +47,19 @@ def with_matching_heads(
   """Parameters of a miniature that compares words before training.
 
   With h the width of a head, dimensions 0 to h - 5 hold a token's word, h - 4
-  which text it stands in, and h to 2 h - 5 are free.
+  identifies its text, and h to 2 h - 5 are free.
 
   1. In the first layer head 0 attends to the most similar words of the other
      text, and writes their mean into the free dimensions.
-  2. The first feed-forward block adds up the absolute differences of the two,
-     which measure how badly a token is matched, into dimension 2 h - 1.
-  3. In the last layer heads 0 and 1 average that over either text: a rough
-     precision and recall, of which the pooler and the output make a score that
-     is higher where mismatch is less.
+  2. The first feed-forward block adds the absolute differences of the two,
+     which measure the mismatch of a token, into dimension 2 h - 1.
+  3. In the last layer heads 0 and 1 average the mismatch over each text: a
+     rough precision and recall, from which the pooler and the output compute a
+     score that decreases with mismatch.
 
   Args:
     config: post-norm, at least two layers and two heads, and enough
-      feed-forward units (two a word dimension).
+      feed-forward units (two per word dimension).
     rng: key for all other weights.
     words: [vocab_size, word_dimensions(config)], vectors of pieces whose
       cosines are their similarities.
@@ -93,7 +93,7 @@ def with_matching_heads(
   scale = config.emb_dim / (1.0 + _SEGMENT**2 + config.emb_dim * _NOISE**2)
   _compare(flat, word, mark, free, width, scale)
   _measure(flat, word, free, mismatch)
-  # Twice normalised since: words and their counterparts share the length.
+  # Normalised twice since then: words and counterparts share the length.
   _average(
     flat, config.num_layers - 1, mark, mismatch, means, width, scale**0.5 / 1.4
   )

@@ -2,10 +2,10 @@ r"""Averages the weights of two cross-encoders, one tuned from the other.
 
     python scripts/reproduce/mean_weights.py frugalscore-tiny taught -o mean
 
-What the second learned is then kept beside what it forgot (Wortsman et al.
-2022, "Robust fine-tuning of zero-shot models"). --share is the second one's.
-Both need one shape and one tokenizer; the folder that is written has the first
-one's settings.
+The mean retains what the second model learned and what it forgot (Wortsman et
+al. 2022, "Robust fine-tuning of zero-shot models"). --share is the weight of
+the second model. Both must have the same shape and tokenizer; the output folder
+has the settings of the first.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ def mean(
   second: cross_encoders.CrossEncoder,
   share: float,
 ) -> cross_encoders.CrossEncoder:
-  """The first with (1 - share) of its weights and share of the second's.
+  """(1 - share) times the first model's weights plus share times the second's.
 
   Raises:
     ValueError: They have different shapes or tokenizers.

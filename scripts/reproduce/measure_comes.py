@@ -1,4 +1,4 @@
-r"""Prints system-level Kendall on SummEval or REALSumm, of COMES and others.
+r"""Prints system-level Kendall's tau on SummEval or REALSumm: COMES and others.
 
     python scripts/reproduce/measure_comes.py summeval.jsonl.gz \
         --ratings coherence,consistency,fluency,relevance \
@@ -9,10 +9,9 @@ r"""Prints system-level Kendall on SummEval or REALSumm, of COMES and others.
 
 The records are those of scripts/prepare/summeval.py; ratings of one output are
 averaged over annotators. Rows are ROUGE-1 to -4 and -L, chrF and, with an
-encoder, BERTScore; F and, called `recall`, R, of the best of all references;
-then the joined predictions of `t5score crossvalidate`, and for SummEval the
-rows of the paper's Table 2 (whose ROUGE, BERTScore and chrF are Fabbri et
-al.'s).
+encoder, BERTScore: F and R (called `recall`) of the best reference. Then follow
+the joined predictions of `t5score crossvalidate` and, for SummEval, the rows of
+the paper's Table 2 (whose ROUGE, BERTScore and chrF are from Fabbri et al.).
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-r"""Measures sentence matching over rounds: UScore's Figure 3, its P@1.
+r"""Measures P@1 of sentence matching over rounds: UScore's Figure 3.
 
     python scripts/reproduce/measure_uscore.py matching mono/ \
         -m e5-small --layers 0,4,12 -o matching.json --plot matching.png
@@ -7,16 +7,16 @@ r"""Measures sentence matching over rounds: UScore's Figure 3, its P@1.
 
 `mono/` holds multi30k.train.{de,en}.gz and ntrex.{deu,nep,sin,eng-US}.txt.gz,
 aligned by line. Each source sentence of a test set is matched with one of the
-targets: by the cosine of centroids of words, by their ratio margin, and by the
-word mover's distance among the 20 nearest centroids. P@1 is the share whose
-match is its translation. A map is estimated in rounds as `t5score remap` does
-(Belouadi and Eger 2023, section 4.2): mine by distance, align the words of the
-best pairs, estimate; iteration 0 is without one.
+targets: by the cosine of word centroids, by their ratio margin, and by the
+word mover's distance among the 20 nearest centroids. P@1 is the share of
+sentences whose match is their translation. A map is estimated in rounds as in
+`t5score remap` (Belouadi and Eger 2023, section 4.2): mine by distance, align
+the words of the best pairs, estimate; iteration 0 has no map.
 
 `contrast` is the lower half of the figure: the first layers of the encoder are
-trained in rounds as `t5score contrast` does (section 3.2), and sentences are
-matched by the cosine of their vectors. Both add to the same results, and the
-picture has what is there.
+trained in rounds as in `t5score contrast` (section 3.2), and sentences are
+matched by the cosine of their vectors. Both add to the same results file, and
+the plot shows the available results.
 
 The halves on which maps and encoders are trained are not translations of each
 other, and do not contain test sentences:
@@ -170,7 +170,7 @@ def _matching(args: argparse.Namespace) -> None:
   layers = encoding.resolve_layers(
     [int(layer) for layer in args.layers.split(',')], depth
   )
-  # Words are aligned by the middle layer, or below it by their own.
+  # Words are aligned by the middle layer, or by their own layer if it is lower.
   middle = alignment.default_layer(depth)
   encoder = encoding.TextEncoder(bundle, [*layers, middle])
   corpora = Corpora(args.mono, encoder)
@@ -252,7 +252,7 @@ def _names(args: argparse.Namespace) -> list[str]:
 
 
 def _results(args: argparse.Namespace) -> list[dict[str, Any]]:
-  """The rows of an earlier run, which this one continues."""
+  """The rows of an earlier run, which this run continues."""
   if not args.output.exists():
     return []
   rows: list[dict[str, Any]] = json.loads(args.output.read_text('utf-8'))[
@@ -295,7 +295,7 @@ class Corpora:
     return self._texts[name][lines]
 
   def words(self, name: str, lines: slice, layer: int) -> list[np.ndarray]:
-    """States of each line's words in a layer, [words, width], unnormalized."""
+    """Unnormalized states of each line's words in a layer, [words, width]."""
     from t5score_jax.crosslingual import words
 
     key = name, lines.start, lines.stop
@@ -384,7 +384,7 @@ def _aligned(
   x_align: list[np.ndarray],
   y_align: list[np.ndarray],
 ) -> tuple[np.ndarray, np.ndarray]:
-  """Unit vectors of aligned words, [pairs, width] of either side."""
+  """Unit vectors of aligned words, [pairs, width] for each side."""
   from t5score_jax.crosslingual import alignment
 
   left, right = [], []

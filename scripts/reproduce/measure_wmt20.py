@@ -75,7 +75,7 @@ def read_wmt17(data: pathlib.Path) -> list[records.Segment]:
   everything = []
   table_name = 'wmt15-17_da.tsv.gz'
   with files.open_text(data / table_name) as lines:
-    # `year` is no field of a record: the rows are read as they stand.
+    # `year` is not a field of records: the rows are read as they are.
     table = data_tables.read_table(lines, table_name, 'tsv', 'csv')
     for line, row in table.rows:
       if row['year'] == '2017' and row['lp'].endswith('-en'):
@@ -198,7 +198,7 @@ def measure(
     }
     if name == 'wmt17':
       grids = to_grids(segments, values, 'da_z')
-      # Z-scores of single outputs: nothing is left out, no system is known.
+      # Z-scores of single outputs: systems are unknown, nothing is left out.
       config = AgreementConfig(exclude='', resamples=resamples)
       columns.append(column('wmt17', grids, config, 'Avg'))
       continue

@@ -5,12 +5,12 @@ r"""Makes the pairs on which minilm-da learns to compare two texts.
         --held-out wmt15-17_da.tsv.gz ... where:year=2017 \
         --encoder minilm -o pairs.jsonl
 
-A rating of one annotator is mostly noise, a similarity has none but knows less.
-The target of a pair is both: BERTScore F1 of the encoder's fourth layer plus
-half the z-score, each standardised. Perturbed references, which no one judged,
-have the z-score that BERTScore predicts. Of each language pair at most
-`--limit` pairs are taken, those with more records first; texts of `--held-out`
-are in none. One JSON record a line.
+The rating of a single annotator is mostly noise; a similarity has no noise but
+less information. The target of a pair combines both: BERTScore F1 of the
+encoder's fourth layer plus half the z-score, each standardised. Perturbed
+references are unrated and get the z-score that BERTScore predicts. At most
+`--limit` pairs of each language pair are used, those with more records first;
+texts of `--held-out` are excluded. The output has one JSON record per line.
 """
 
 from __future__ import annotations
@@ -152,7 +152,7 @@ def read(args: argparse.Namespace) -> dict[tuple[str, str], float]:
 
 
 def targets(scores: np.ndarray, ratings: np.ndarray) -> np.ndarray:
-  """Targets of pairs, of which the first len(ratings) are judged."""
+  """Targets of pairs, the first len(ratings) of which are rated."""
   count = len(ratings)
   score = (scores - scores[:count].mean()) / scores[:count].std()
   z = (ratings - ratings.mean()) / ratings.std()

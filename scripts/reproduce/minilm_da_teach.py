@@ -3,9 +3,9 @@ r"""Gives the pairs of minilm_da_pairs.py the mean score of several metrics.
     python scripts/reproduce/minilm_da_teach.py pairs.jsonl \
         --teacher minilm-da --teacher bertscore:model=e5-small -o taught.jsonl
 
-Metrics that err apart know more together than each alone. The target of a pair
-is the mean of the teachers' scores, each standardised over all pairs. One JSON
-record a line, with hypothesis, reference and target.
+Metrics with different errors are better together than alone. The target of a
+pair is the mean of the teachers' scores, each standardised over all pairs. The
+output has one JSON record per line, with hypothesis, reference and target.
 """
 
 from __future__ import annotations

@@ -3,8 +3,8 @@ r"""Ridge regression on COMES's features from a frozen encoder.
     python scripts/reproduce/probe_comes.py comes/texts summeval.jsonl.gz \
         --ratings coherence,consistency,fluency,relevance
 
-TEXTS is the folder of texts that `t5score crossvalidate` made of these records
-(with runs/comes_head.gin); with --encoder it is made here if it is absent.
+TEXTS is the folder of texts that `t5score crossvalidate` created from these
+records (with runs/comes_head.gin); with --encoder it is created if absent.
 Features are those of the estimator, means over references: h, h*s, |h-s|, h*r,
 |h-r| of the vectors of hypothesis, source and reference, scaled to deviation 1.
 Folds are those of `t5score crossvalidate` with the same --part. For
@@ -132,7 +132,7 @@ def _probe(
 def _encode(
   args: argparse.Namespace, ratings: Sequence[str], texts: Texts
 ) -> None:
-  """Writes the vectors of all layers, unless they are there."""
+  """Writes the vectors of all layers, unless they exist."""
   from t5score_jax.checkpoints import kinds
   from t5score_jax.checkpoints.formats.huggingface import encoders
   from t5score_jax.fitting import text_cache
@@ -156,7 +156,7 @@ def _vectors(folder: Path, digest: str) -> tuple[np.ndarray, list[int]]:
   """The vectors [texts, layers, width], and the indices of the layers.
 
   Raises:
-    ValueError: The vectors are of other texts, or missing.
+    ValueError: The vectors are missing, or belong to other texts.
   """
   file = folder / 'vectors.npy'
   if not file.is_file():

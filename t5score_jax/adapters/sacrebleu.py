@@ -8,8 +8,8 @@
     metric.sentence_score(hypothesis, [reference]).format()
     metric.get_signature()
 
-All segments are scored at once, and sacrebleu resamples their scores, or the
-sums of a metric that has them: its `n_bootstrap` and `PairedTest` work.
+All segments are scored at once. sacrebleu resamples the segment scores, or the
+sums of a metric that has them, so its `n_bootstrap` and `PairedTest` work.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class Signature(theirs.Signature):
     """Takes the attributes of an `Adapter`."""
     super().__init__(args)
     own = dict(pair.split(':', 1) for pair in args['signature'].split('|'))
-    # A number of references that sacrebleu counts is the same one.
+    # sacrebleu's own count of references is the same number.
     drawn = {name: self.info[name] for name in ('bs', 'ar', 'seed')}
     self.info = {**own, **drawn}
     self._abbr = {**{name: name for name in own}, **self._abbr}
@@ -42,7 +42,7 @@ class Adapter(theirs.Metric):
 
   Attributes:
     metric: The metric.
-    signature: That of the last scores.
+    signature: The signature of the latest scores.
   """
 
   _SIGNATURE_TYPE = Signature
@@ -67,7 +67,7 @@ class Adapter(theirs.Metric):
     hypotheses: Sequence[str],
     references: Sequence[Sequence[str | None]] | None,
   ) -> list[list[float]]:
-    """A row for each segment, whose sum is what a score is computed from."""
+    """A row for each segment; a score is computed from the sum of rows."""
     texts = list(hypotheses)
     columns = self._columns(references, len(texts)) if references else None
     scores = self.metric.score(texts, columns, self._sources)
@@ -80,7 +80,7 @@ class Adapter(theirs.Metric):
   def _columns(
     self, references: Sequence[Sequence[str | None]], count: int
   ) -> list[list[str]]:
-    """The references of each segment; None in a stream is no reference."""
+    """The references of each segment; None in a stream means no reference."""
     lengths = {len(stream) for stream in references}
     if lengths != {count}:
       raise InputError(
@@ -107,7 +107,7 @@ class Adapter(theirs.Metric):
     )
     return theirs.Score(self.metric.name, float(value))
 
-  # What sacrebleu makes of single segments, which are scored together here.
+  # sacrebleu's hooks for single segments, which are scored together here.
 
   def _preprocess_segment(self, sent: str) -> str:
     return sent

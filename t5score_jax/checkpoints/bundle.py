@@ -1,10 +1,10 @@
-"""Bundles: one folder that holds all that scoring needs, and nothing else.
+"""Bundles: folders with everything that scoring needs, and nothing else.
 
-A bundle is what ships and what is passed around: `config.json` (network,
-vocabulary, settings), `model.safetensors` (weights under T5X's names joined
-by '/') and, unless the vocabulary is bytes, `vocabulary.model`. Reading and
-writing the description is apart from the weights, so that a training folder can
-carry the same description beside its own checkpoints.
+Models are distributed as bundles: `config.json` (network, vocabulary,
+settings), `model.safetensors` (weights under T5X's names joined by '/') and,
+unless the vocabulary is bytes, `vocabulary.model`. The description is read and
+written separately from the weights, so that a training folder can have the same
+description beside its own checkpoints.
 
 Not here: checkpoints of a training run with optimizer state
 (`checkpoints/native.py`).
@@ -35,8 +35,8 @@ WEIGHTS_FILE = 'model.safetensors'
 VOCABULARY_FILE = 'vocabulary.model'
 
 _INDEX_FILE = f'{WEIGHTS_FILE}.index.json'
-# Of a configuration: what does not change scores, or shows elsewhere (the dtype
-# in signatures, the places of position biases in the names of weights).
+# Configuration fields that do not change scores, or that show elsewhere (dtypes
+# in signatures, the locations of position biases in the names of weights).
 _NOT_OF_SCORES = frozenset(
   ('dropout_rate', 'remat', 'dtype', 'scan_layers')
   + ('relative_attention_per_layer',)
@@ -74,10 +74,10 @@ def flatten_names(params: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
 
 
 def checkpoint_hash(params: Mapping[str, Any]) -> str:
-  """Names the weights: 12 hex digits of SHA-256 over names, shapes, values.
+  """Identifies weights: 12 hex digits of SHA-256 over names, shapes, values.
 
-  Values enter as float32, which holds every bfloat16 exactly: the hash is that
-  of the weights as stored, whatever dtype they are loaded or used in.
+  Values are hashed as float32, which represents every bfloat16 exactly. The
+  hash identifies the stored weights, whatever dtype they are loaded or used in.
 
   Args:
     params: Nested dict of arrays.
@@ -94,13 +94,13 @@ def checkpoint_hash(params: Mapping[str, Any]) -> str:
 
 
 def network_hash(config: Any) -> str:
-  """Names the settings that change scores: 12 hex digits of SHA-256.
+  """Identifies the settings that change scores: 12 hex digits of SHA-256.
 
-  The same weights mean other scores with other heads, activations, norms,
-  pooling or places of tokens.
+  The same weights give different scores with other heads, activations, norms,
+  pooling or token positions.
 
   Args:
-    config: A dataclass: a network's, or that of what stands on one.
+    config: A dataclass: the configuration of a network, or of a model on one.
 
   Returns:
     12 lower-case hexadecimal digits; equal for scanned and unscanned layers.
@@ -120,8 +120,9 @@ def network_hash(config: Any) -> str:
 def is_bundle(path: str | os.PathLike[str]) -> bool:
   """Whether `path` is a folder with a description and bundled weights.
 
-  A damaged one is. Folders of Hugging Face's and of regressors, whose files
-  have the same names, are not: they say `model_type` or `kind`.
+  A damaged bundle counts as one. Hugging Face's folders and regressors have
+  files of the same names but are none: their `config.json` has `model_type` or
+  `kind`.
   """
   folder = Path(path)
   if not (folder / CONFIG_FILE).is_file() or not any(
@@ -178,8 +179,8 @@ def read_description(
     The network's configuration, the vocabulary and the settings.
 
   Raises:
-    CheckpointError: A file is missing, damaged, of another format or of another
-      program.
+    CheckpointError: A file is missing, damaged, in another format or from
+      another program.
   """
   folder = Path(folder)
   path = folder / CONFIG_FILE
@@ -223,7 +224,7 @@ def save_bundle(
   Args:
     folder: A new folder, or an earlier bundle, which is replaced.
     bundle: What to write.
-    dtype: Of the stored weights, 'bfloat16' or 'float32'.
+    dtype: The dtype of the stored weights, 'bfloat16' or 'float32'.
 
   Raises:
     CheckpointError: `folder` exists and is something other than a bundle.
@@ -278,8 +279,7 @@ def read_source(source: Source) -> Bundle:
     The bundle, with float32 NumPy arrays as weights.
 
   Raises:
-    CheckpointError: What is stored can't be read, or nothing says which
-      vocabulary it needs.
+    CheckpointError: The model can't be read, or its vocabulary is unknown.
   """
   params = {
     name: array.read().astype(np.float32)
@@ -303,14 +303,14 @@ def open_source(path: Path, options: Options) -> Source:
 
   Args:
     path: The bundle's folder.
-    options: A bundle says all; they may only say the same.
+    options: Must agree with the bundle, which states everything itself.
 
   Returns:
     The model.
 
   Raises:
     CheckpointError: As `load_bundle`.
-    ContradictionError: The options say something else than the bundle.
+    ContradictionError: The options contradict the bundle.
   """
   if not path.is_dir():
     raise CheckpointError(f'{path}: no such folder')
@@ -342,8 +342,8 @@ def write(
   Args:
     source: The model.
     folder: The folder.
-    dtype: Of the stored weights, a key of `weights.DTYPES`.
-    max_shard_bytes: Larger models lie in several files, with an index.
+    dtype: The dtype of the stored weights, a key of `weights.DTYPES`.
+    max_shard_bytes: Larger models are split into several files, with an index.
 
   Raises:
     CheckpointError: The source can't be read, or has no vocabulary.

@@ -37,10 +37,10 @@ _DATA = 'data_position'
 
 @functools.cache
 def ignore_late_writes() -> None:
-  """Drops what threads of TensorStore report when nobody waits any more.
+  """Drops late reports of TensorStore's threads that nothing waits for.
 
-  After a save has failed, other files of it may still be written; they report
-  to Orbax's event loop, which is closed by then.
+  After a save has failed, some of its files may still be written. Their threads
+  report to Orbax's event loop, which is closed by then.
   """
   report = sys.unraisablehook
 
@@ -70,7 +70,7 @@ class _Keep(checkpoint_managers.PreservationPolicy):
 
 
 class _FilesHandler(ocp.CheckpointHandler):
-  """Writes files whose content is given, those of each process."""
+  """Writes files with given contents, those of each process."""
 
   def save(self, directory: Any, args: _SaveFiles) -> None:
     for name, content in args.files.items():
@@ -105,8 +105,8 @@ class Checkpoints:
     Args:
       model_dir: An existing folder.
       keep: Number of latest checkpoints to keep, at least 1, beside the best.
-      skip_damaged: Whether to set damaged checkpoints aside that are later than
-        the last whole one, instead of raising an error.
+      skip_damaged: Whether to set aside damaged checkpoints after the last
+        whole one, instead of raising an error.
 
     Raises:
       OptionError: `keep` is below 1.
@@ -115,9 +115,9 @@ class Checkpoints:
     """
     if keep < 1:
       raise OptionError(f'keep = {keep}: at least one checkpoint must stay')
-    # Orbax reports every file it touches through absl, and a failure once for
-    # each of its threads, some of them after `_naming_failures` has named it.
-    # asyncio reports those of its tasks that nobody waits for any more.
+    # Through absl, Orbax reports every file it touches, and a failure once per
+    # thread, sometimes after `_naming_failures` has named it. asyncio reports
+    # failures of its tasks that nothing waits for any more.
     for name in ('absl', 'asyncio'):
       logging.getLogger(name).setLevel(logging.CRITICAL)
     ignore_late_writes()
@@ -131,7 +131,7 @@ class Checkpoints:
         step_prefix='checkpoint',
         enable_async_checkpointing=True,
         async_options=ocp.AsyncOptions(
-          # Otherwise threads wait five minutes for a folder that nobody makes.
+          # Otherwise threads wait five minutes for a folder nobody creates.
           create_directories_asynchronously=False,
           post_finalization_callback=self._write_digests,
         ),
@@ -146,7 +146,7 @@ class Checkpoints:
     if kind is None:
       with self._naming_failures():
         self._manager.close()
-    # After an error other processes may be gone, and closing waits for them.
+    # After an error other processes may have ended, and closing waits for them.
     elif processes.count() == 1:
       with contextlib.suppress(Exception):
         self._manager.close()
@@ -174,7 +174,7 @@ class Checkpoints:
     """Starts a save; returns as soon as the state may change again.
 
     Args:
-      step: Updates made.
+      step: The number of updates made.
       state: The training state.
       numbers: The evaluation at this step, stored with the checkpoint.
       best_step: The step whose checkpoint must not be removed.
@@ -182,7 +182,7 @@ class Checkpoints:
         (`inputs/positions.py`), by name; None in all processes or in none.
 
     Raises:
-      CheckpointError: This or the last checkpoint cannot be saved.
+      CheckpointError: This checkpoint or the previous one cannot be saved.
     """
     self.wait()
     if step in self._manager.all_steps():
@@ -277,7 +277,7 @@ class Checkpoints:
     """Waits until every save has been completed.
 
     Raises:
-      CheckpointError: One has failed.
+      CheckpointError: A save has failed.
     """
     with self._naming_failures():
       self._manager.wait_until_finished()
@@ -304,7 +304,7 @@ class Checkpoints:
 def _prepare(folder: Path, skip_damaged: bool) -> None:
   """Removes unfinished checkpoints and checks the latest one."""
   for path in selection.unfinished(folder):
-    # Orbax could, in a thread that nothing waits for.
+    # Orbax could do so, but in a thread that nothing waits for.
     shutil.rmtree(path)
   steps = {
     int(match[1]): child
@@ -339,7 +339,7 @@ def _set_aside(folder: Path, prefix: str) -> None:
 
 
 def _by_name(tree: PyTree) -> dict[str, Any]:
-  """A state as a plain nested dict, whatever classes it is made of."""
+  """A state as a plain nested dict, whatever its classes."""
   nested: dict[str, Any] = {}
   for path, leaf in jax.tree_util.tree_leaves_with_path(tree):
     *parents, last = _names(path)

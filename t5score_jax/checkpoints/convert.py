@@ -1,8 +1,8 @@
-"""From one format of checkpoints to another, in the memory of a few blocks.
+"""Converts checkpoints between formats, in the memory of a few blocks.
 
-`open_source` reads what a checkpoint is, `describe` says it, `write` makes the
-other one: a folder that appears whole or not at all. Not here: formats
-(`checkpoints/registry.py`) and the command line.
+`open_source` opens a checkpoint, `describe` describes it, and `write` writes it
+in another format, as a folder that appears whole or not at all. Not here:
+formats (`checkpoints/registry.py`) and the command line.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ from t5score_jax.checkpoints.weights import (
 )
 from t5score_jax.data import folders
 
-#: The formats that hold scanned layers as well.
+#: The formats that can also store scanned layers.
 SCANNED = ('orbax',)
-# Beside the weights: descriptions, vocabularies of 250,000 pieces.
+# Room for files besides weights: descriptions, vocabularies of 250,000 pieces.
 _OVERHEAD = 32 << 20
 
 
@@ -41,12 +41,12 @@ def open_source(
   """Opens a checkpoint of any format.
 
   Args:
-    path: Where it lies.
-    options: What its files do not say.
-    format_name: Which format; found out by default.
+    path: Its path.
+    options: What its files do not state.
+    format_name: Its format; detected by default.
 
   Raises:
-    CheckpointError: It is of no known format, or can't be read.
+    CheckpointError: Its format is unknown, or it can't be read.
   """
   name = format_name or registry.detect(
     path, '--from names the format of one that is not recognised'
@@ -58,7 +58,7 @@ def open_source(
 
 
 def stored_dtype(source: Source) -> str:
-  """The dtype that holds all weights exactly: 'float32', or 'bfloat16'."""
+  """The dtype that represents all weights exactly: 'float32' or 'bfloat16'."""
   small = DTYPES['bfloat16']
   if all(array.dtype == small for array in source.weights.values()):
     return 'bfloat16'
@@ -71,9 +71,9 @@ def target_layout(
   """Whether layers will be scanned in a format.
 
   Args:
-    source: What is converted.
+    source: The model to convert.
     format_name: The format to write.
-    scan_layers: What is asked for; None: as they are, where the format can.
+    scan_layers: The requested layout; None keeps the source's if possible.
 
   Raises:
     CheckpointError: The format has no scanned layers.
@@ -99,7 +99,7 @@ def describe(source: Source, dtype: str) -> str:
 
   Args:
     source: The model.
-    dtype: In which it is to be stored.
+    dtype: The dtype in which it will be stored.
   """
   rows: dict[tuple[str, tuple[int, ...]], int] = {}
   for name, array in source.weights.items():
@@ -131,10 +131,10 @@ def describe(source: Source, dtype: str) -> str:
 
 
 def check_output(folder: Path) -> None:
-  """Finds out before the work whether a new folder may be made.
+  """Checks before the work whether a new folder may be created.
 
   Raises:
-    CheckpointError: Something has the name.
+    CheckpointError: The name is taken.
   """
   if folder.is_symlink() or (folder.exists() and not _empty(folder)):
     raise CheckpointError(
@@ -163,12 +163,12 @@ def write(
     folder: A new name, or an empty folder.
     format_name: The format.
     scan_layers: See `target_layout`.
-    dtype: 'float32' or 'bfloat16'; by default what holds all weights exactly.
-    max_shard_bytes: The size of a file, where the format has shards.
+    dtype: 'float32' or 'bfloat16'; by default the one that is exact.
+    max_shard_bytes: Maximum size of a file, if the format has shards.
     progress: Called with numbers of bytes (in `dtype`) as they are read.
 
   Returns:
-    What was written: the source in the format's layout.
+    The source in the format's layout, as it was written.
 
   Raises:
     CheckpointError: The source is damaged or lacks what the format needs, the
@@ -234,7 +234,7 @@ def _check_space(folder: Path, nbytes: int) -> None:
 def _checked(
   name: str, array: LazyArray, progress: Callable[[int], None]
 ) -> LazyArray:
-  """The array, whose parts are refused unless they are finite."""
+  """The array, whose parts raise an error unless they are finite."""
 
   def fetch(index: Index) -> np.ndarray:
     values = layouts.finite(name, array.fetch(index))
@@ -245,7 +245,7 @@ def _checked(
 
 
 def _crossing(source: Source) -> list[str]:
-  """Names of scanned arrays of which a layer can't be read alone.
+  """Names of scanned arrays whose layers can't be read one by one.
 
   Their chunks hold several layers: reading layer by layer would decompress each
   chunk as often as there are layers in it.
@@ -260,7 +260,7 @@ def _crossing(source: Source) -> list[str]:
 
 
 def _by_layer(array: LazyArray, spool: Path) -> LazyArray:
-  """The array by way of a file in which each layer lies by itself."""
+  """The array, copied to a file in which each layer is contiguous."""
   axes = (1, 0, *range(2, len(array.shape)))
   path = spool / f'{len(list(spool.iterdir()))}.safetensors'
   safetensors_files.write_file(path, {'layers': array.transposed(axes)})

@@ -1,9 +1,9 @@
 """FrugalScore folders: Hugging Face's sequence classification with one label.
 
-That is how the published models come (`BertForSequenceClassification`), and
-how ours are kept: what `transformers` loads as
-`AutoModelForSequenceClassification` is what scores here. Settings of ours
-stand in `config.json` under 'frugalscore'. Not here: plain encoders
+The published models have this format (`BertForSequenceClassification`), and so
+do this library's: `transformers` loads them as
+`AutoModelForSequenceClassification`. This library's own settings are in
+`config.json` under 'frugalscore'. Not here: plain encoders
 (`checkpoints/formats/huggingface/encoders.py`).
 """
 
@@ -46,7 +46,7 @@ class CrossEncoder:
   Attributes:
     config: Its encoder's shape.
     params: 'encoder', 'pooler' and 'output', float32.
-    tokenizer: Two texts to ids.
+    tokenizer: Encodes two texts as ids.
     settings: All optional: `name` (str), `max_length` (tokens per pair),
       `teacher` (str, the signature of what it was distilled from).
   """
@@ -63,7 +63,7 @@ def is_cross_encoder(path: str | os.PathLike[str]) -> bool:
 
 
 def load(folder: str | os.PathLike[str]) -> CrossEncoder:
-  """Loads a cross-encoder, ours or a published one.
+  """Loads a cross-encoder, this library's or a published one.
 
   Raises:
     CheckpointError: Not such a folder, or one with several labels.
@@ -124,11 +124,11 @@ def save(
 
   Args:
     model: The cross-encoder.
-    folder: Made if need be; each file appears whole or not at all.
-    dtype: Of the stored weights, 'float32' or 'bfloat16'.
+    folder: Created if necessary; each file appears whole or not at all.
+    dtype: The dtype of the stored weights, 'float32' or 'bfloat16'.
 
   Raises:
-    CheckpointError: An encoder other than BERT's.
+    CheckpointError: The encoder is not a BERT.
   """
   description = _description(model.config, model.settings, dtype)
   names = encoders.parameter_names(model.config, 'bert.')

@@ -1,9 +1,9 @@
 """Descriptions of models beside their weights, for every kind of network.
 
-A T5 network is described as a bundle is, a regressor and a cross-encoder as
-their folders are; each module has `write_description` and `read_description`.
-With that in MODEL_DIR the checkpoints of a run score by themselves. Not here:
-weights.
+A T5 network is described like a bundle, a regressor or a cross-encoder like its
+own folder; each of these modules has `write_description` and
+`read_description`. With a description in MODEL_DIR the checkpoints of a run can
+score without further files. Not here: weights.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def write(
   """Writes a description into an existing folder.
 
   Args:
-    folder: Each of its files appears whole or not at all.
+    folder: The folder; each file appears whole or not at all.
     config: A `T5Config`, a `RegressorConfig`, or the `BertConfig` of a
       cross-encoder.
     tokenizer: A `Vocabulary` for T5, else a `SubwordTokenizer`.

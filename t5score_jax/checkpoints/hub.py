@@ -1,9 +1,9 @@
 """Models by their names on the Hugging Face Hub, for the extra `hub`.
 
-`google/mt5-base` is downloaded by huggingface_hub into its own cache, from
-which it is read afterwards, with or without a network. Its settings apply:
-HF_HOME, HF_ENDPOINT, HF_TOKEN, HF_HUB_OFFLINE. Nothing that is downloaded is
-executed. Not here: folders (`checkpoints/kinds.py`).
+huggingface_hub downloads a model such as `google/mt5-base` into its own cache.
+Later it is read from there, with or without a network. The settings of
+huggingface_hub apply: HF_HOME, HF_ENDPOINT, HF_TOKEN, HF_HUB_OFFLINE. Nothing
+that is downloaded is executed. Not here: folders (`checkpoints/kinds.py`).
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _SECONDS = 10
 
 
 class HubError(T5ScoreError, FileNotFoundError):
-  """A model is neither in a folder nor to be had from the Hub."""
+  """A model is neither in a folder nor available from the Hub."""
 
 
 def is_name(text: str) -> bool:
@@ -38,7 +38,7 @@ def is_name(text: str) -> bool:
 
 @functools.cache
 def folder(name: str) -> Path:
-  """The folder of a model, downloaded if need be.
+  """The folder of a model, downloaded if necessary.
 
   Args:
     name: OWNER/NAME.
@@ -81,7 +81,7 @@ def folder(name: str) -> Path:
 
 
 def choose_files(names: list[str]) -> list[str]:
-  """The files of a repository that a model is read from.
+  """The files of a repository from which a model is read.
 
   Args:
     names: All of them; many repositories have the weights in several formats.

@@ -1,11 +1,11 @@
-"""Kernels and embeddings as int8 with a scale per output channel.
+"""Stores kernels and embeddings as int8 with a scale per output channel.
 
-The form in which embedded models are stored: a quarter of float32. A matrix W
-[rows, columns], whose rows are output channels, as in Hugging Face's layout, or
-pieces of a vocabulary, is kept as q = round(W / s), int8, with s = max |W| /
-127 of each row, float32, under the name of W and '.scale'. Vectors stay
-float32. Reading gives float32 again, each value off by at most s / 2;
-computation is not quantised. Not here: files.
+Embedded models are stored in this form, which takes a quarter of float32's
+space. The rows of a matrix W [rows, columns] are output channels, as in Hugging
+Face's layout, or pieces of a vocabulary. W is stored as q = round(W / s), int8,
+with s = max |W| / 127 of each row, float32, under the name of W and '.scale'.
+Vectors stay float32. Reading returns float32, with an error of at most s / 2
+per value; computation is not quantised. Not here: files.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def quantize(arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
       continue
     largest = np.abs(values).max(axis=1, initial=0.0, keepdims=True)
     scale = np.where(largest > 0, largest / _LARGEST, 1.0).astype(np.float32)
-    # A scale that was rounded, or is denormal, may lead beyond the largest.
+    # With a rounded or denormal scale, values may exceed the maximum.
     quotients = np.clip(np.rint(values / scale), -_LARGEST, _LARGEST)
     stored[name] = quotients.astype(np.int8)
     stored[name + SCALE] = scale[:, 0]
@@ -48,15 +48,15 @@ def quantize(arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
 
 
 def dequantized(weights: Weights, where: str) -> dict[str, LazyArray]:
-  """Arrays without scales, those that were quantised as float32.
+  """Arrays without scales; those that were quantised become float32.
 
   Args:
-    weights: The arrays of a file; returned as they are where none is int8 with
-      a scale.
+    weights: The arrays of a file; returned unchanged if none is int8 with a
+      scale.
     where: The file or folder, for messages.
 
   Raises:
-    CheckpointError: Scales without a matrix of int8 that they fit.
+    CheckpointError: Scales without a matching int8 matrix.
   """
   found = dict(weights)
   for name in weights:

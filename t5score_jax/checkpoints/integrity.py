@@ -1,4 +1,4 @@
-"""Digests of a checkpoint's files, by which damage is noticed and named.
+"""Digests of a checkpoint's files, to detect damage and name the file.
 
 Orbax restores bytes that a disk has lost as zeros. Not here: shapes that do not
 fit a model (`checkpoints/weights.py`).
@@ -21,14 +21,14 @@ from t5score_jax.data import files
 
 DIGESTS_FILE = 'digests.json'
 # Against damage, not forgery: five times as fast as a cryptographic digest.
-# Of blocks, so that threads share a large file.
+# Digests are of blocks, so that threads can share a large file.
 _ALGORITHM = 'crc32 of blocks of 64 MiB'
 _BLOCK = 2**26
 _CHUNK = 2**22
 _MOST_THREADS = 16
 # Size and digest of a file, by its path in the checkpoint.
 _Entries = dict[str, tuple[int, str]]
-# Files in JSON, which are parsed in any case.
+# JSON files, which are parsed in any case.
 _JSON = ('_METADATA', '_CHECKPOINT_METADATA', '_sharding')
 
 
@@ -38,7 +38,7 @@ def write(checkpoint: Path) -> None:
   Args:
     checkpoint: The folder, perhaps still under a temporary name.
   """
-  # Not of the files beside the items, which Orbax still changes.
+  # Not for the files beside the items, which Orbax may still change.
   paths = [path for path in checkpoint.glob('*/**/*') if path.is_file()]
   _write_entries(checkpoint, _entries(checkpoint, sorted(paths)))
 
@@ -47,7 +47,7 @@ def write(checkpoint: Path) -> None:
 def changing(checkpoint: Path, path: Path) -> Iterator[None]:
   """Renews the digest of a file that the block replaces atomically.
 
-  Interrupted anywhere, it leaves a checkpoint that is not taken for damaged.
+  If interrupted at any point, the checkpoint still counts as undamaged.
   """
   entries = _read_entries(checkpoint)
   if entries is None:
@@ -75,7 +75,7 @@ def _write_entries(checkpoint: Path, entries: _Entries) -> None:
 
 
 def _read_entries(checkpoint: Path) -> _Entries | None:
-  """Sizes and digests by name; None of an earlier version, or without any.
+  """Sizes and digests by name; None if absent or of an earlier version.
 
   Raises:
     CheckpointError: The file is damaged.
@@ -149,7 +149,7 @@ def cause(error: BaseException) -> str:
 
 
 def _digests(paths: Sequence[Path], sizes: Sequence[int]) -> list[str]:
-  """Digests of files, whose blocks are read by as many threads as help."""
+  """Digests of files; several threads read the blocks."""
   threads = min(_MOST_THREADS, os.cpu_count() or 1)
   with concurrent.futures.ThreadPoolExecutor(threads) as pool:
     blocks = [

@@ -1,8 +1,8 @@
-"""Kinds of models by the small files of their folders, and models by name.
+"""Recognises the kind of a model by its folder's small files, and finds models.
 
-A name or a path is enough to know which metric it means, before JAX or a weight
-is loaded. Not here: reading models, and recognising the format of a
-checkpoint (`checkpoints/registry.py`).
+A name or a path suffices to determine the metric, before JAX or weights are
+loaded. Not here: reading models, and recognising the format of a checkpoint
+(`checkpoints/registry.py`).
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ WORDS = {
 REGRESSORS = (REGRESSOR, UNIFIED, XCOMET)
 COMETS = (COMET, COMET_UNIFIED, COMET_XCOMET)
 
-#: What Hugging Face's `config.json` calls the encoders that are known here.
+#: Hugging Face's names, in `config.json`, of the supported encoders.
 ENCODER_TYPES = (
   'bert',
   'roberta',
@@ -84,7 +84,7 @@ BART_TYPE = 'bart'
 CROSS_ENCODER_ARCHITECTURE = 'BertForSequenceClassification'
 #: The architecture of published MetricX models.
 METRICX_ARCHITECTURE = 'MT5ForRegression'
-#: The setting of a T5 that says which metric it is of (`Bundle.settings`).
+#: The setting of a T5 that names its metric (`Bundle.settings`).
 METRIC_SETTING = 'metric'
 
 _CONFIG_FILE = 'config.json'
@@ -100,11 +100,11 @@ def of(path: str | os.PathLike[str]) -> str:
   """The kind of the model in a path.
 
   Args:
-    path: A folder, a `checkpoint_N` of a training run, which is of the kind
-      that its MODEL_DIR says, or a `.ckpt` file of COMET's.
+    path: A folder, a `checkpoint_N` of a training run, whose kind is that of
+      its MODEL_DIR, or a `.ckpt` file of COMET's.
 
   Returns:
-    One of this module's kinds, or '' where none is recognised.
+    One of this module's kinds, or '' if none is recognised.
   """
   folder = Path(path)
   if folder.suffix == '.ckpt' and folder.is_file():
@@ -122,7 +122,7 @@ def of(path: str | os.PathLike[str]) -> str:
 
 
 def _of_comet(folder: Path) -> str:
-  """Which of COMET's classes `hparams.yaml` names."""
+  """The COMET class that `hparams.yaml` names."""
   try:
     text = (folder / _COMET_FILE).read_text('utf-8', 'replace')
   except OSError:
@@ -132,25 +132,25 @@ def _of_comet(folder: Path) -> str:
 
 
 def described(folder: str | os.PathLike[str]) -> str:
-  """The kind that a folder's own `config.json` says, or ''."""
+  """The kind according to a folder's own `config.json`, or ''."""
   return _of_description(_description(Path(folder)))
 
 
 def looks_like_a_model(path: str | os.PathLike[str]) -> bool:
-  """Whether a folder might hold a model of any kind, a run's too."""
+  """Whether a folder may hold a model of any kind, or a run."""
   folder = Path(path)
   names = (_CONFIG_FILE, _COMET_FILE, 'checkpoint_*')
   return folder.is_dir() and any(next(folder.glob(n), None) for n in names)
 
 
 def has_weights(folder: str | os.PathLike[str]) -> bool:
-  """Whether weights lie in a folder itself, not in checkpoints of a run."""
+  """Whether a folder itself holds weights, not the checkpoints of a run."""
   endings = ('.safetensors', '.bin')
   return any(path.suffix in endings for path in Path(folder).iterdir())
 
 
 def _description(folder: Path) -> dict[str, Any]:
-  """What `config.json` says; nothing if it is absent or damaged."""
+  """The content of `config.json`; empty if it is absent or damaged."""
   try:
     found = json.loads((folder / _CONFIG_FILE).read_bytes())
   except (OSError, ValueError):
@@ -165,7 +165,7 @@ def _of_description(found: dict[str, Any]) -> str:
     return CROSS_ENCODER
   if found.get('architectures') == [METRICX_ARCHITECTURE]:
     return METRICX
-  # Of a bundle or a run, and of what is exported to Hugging Face's layout.
+  # In a bundle or a run, and in a model exported to Hugging Face's layout.
   own_settings = (found.get('t5score') or found).get('settings')
   if isinstance(own_settings, dict):
     metric = own_settings.get(METRIC_SETTING)
@@ -185,7 +185,7 @@ def embedded(kind: str | None = None) -> list[str]:
   """The names of the models that come with the package.
 
   Args:
-    kind: Of this kind only.
+    kind: Selects models of one kind.
   """
   if not PRETRAINED.is_dir():
     return []
@@ -197,7 +197,7 @@ def embedded(kind: str | None = None) -> list[str]:
 
 
 def names() -> list[str]:
-  """The models that a name means: embedded ones, and installed encoders."""
+  """The models known by name: embedded ones, and installed encoders."""
   return [*embedded(), *packaged.installed()]
 
 
@@ -205,8 +205,8 @@ def folder(name_or_path: str | os.PathLike[str]) -> Path:
   """The folder that a model's name or path means.
 
   Args:
-    name_or_path: The name of an embedded model or of an encoder that another
-      package carries (`packaged.NAMES`). It takes precedence over a path: a
+    name_or_path: The name of an embedded model or of an encoder in another
+      package (`packaged.NAMES`). It takes precedence over a path: a
       folder of the same name is `./NAME`, or a `Path`. OWNER/NAME without
       such a folder is a model on the Hugging Face Hub (`hub.py`).
 

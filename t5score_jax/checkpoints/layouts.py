@@ -1,10 +1,10 @@
 """Names and shapes of a T5 network's parameters, scanned and not.
 
-T5X's two layouts. Unscanned, a layer has its own arrays and attention kernels
-are matrices; scanned, layers are stacked on axis 1, attention kernels keep
-heads apart, and every layer has its own relative position bias. `relayout`
-goes from one to the other without reading, `infer_config` reads a network's
-configuration off the shapes of its parameters.
+T5X has two layouts. Unscanned, each layer has its own arrays, and attention
+kernels are matrices. Scanned, layers are stacked on axis 1, attention kernels
+have an axis of heads, and every layer has its own relative position bias.
+`relayout` converts between them without reading arrays; `infer_config` infers a
+network's configuration from the shapes of its parameters.
 
 Not here: files of any format (`formats/`).
 """
@@ -104,18 +104,18 @@ def _depth(config: T5Config, side: str) -> int:
 def relayout(
   config: T5Config, weights: Weights, scan_layers: bool
 ) -> tuple[T5Config, dict[str, LazyArray]]:
-  """Lays weights out for scanned layers, or for layers of their own.
+  """Converts weights to the layout for scanned or for unscanned layers.
 
-  Values stay what they are. A position bias that the layers share is repeated
-  for each scanned layer; scanned layers whose biases are equal to the last
-  bit share one again, and others keep their own (`relative_attention_per_layer`
-  in the configuration): only these small arrays are read here. Of one layer a
+  Values are unchanged. A position bias that the layers share is repeated for
+  each scanned layer. Conversely, scanned layers whose biases are bit-identical
+  share one again, and others keep their own (`relative_attention_per_layer` in
+  the configuration): only these small arrays are read here. With one layer per
   side, scanned or not, the bias counts as shared.
 
   Args:
-    config: What `weights` are of.
-    weights: By name.
-    scan_layers: The layout to make.
+    config: The network of `weights`.
+    weights: The weights by name.
+    scan_layers: The target layout.
 
   Returns:
     The new configuration and weights.
@@ -166,7 +166,7 @@ def _unscan(config: T5Config, weights: Weights) -> dict[str, LazyArray]:
 
 
 def _share_biases(config: T5Config, weights: dict[str, LazyArray]) -> bool:
-  """Replaces equal biases of layers by one for the stack, if all are equal."""
+  """Replaces the layers' biases by one for the stack, if all are equal."""
   first = {}
   for side in _SIDES:
     names = [
@@ -184,7 +184,7 @@ def _share_biases(config: T5Config, weights: dict[str, LazyArray]) -> bool:
 
 
 def is_scanned(names: Iterable[str]) -> bool:
-  """Whether any parameter of these names is one of scanned layers."""
+  """Whether any of these names is a parameter of scanned layers."""
   return any(
     name.startswith(('encoder/encoder/', 'decoder/decoder/')) for name in names
   )
@@ -193,23 +193,23 @@ def is_scanned(names: Iterable[str]) -> bool:
 def infer_config(
   shapes: Mapping[str, Shape], activation: str | None = None
 ) -> tuple[T5Config, tuple[str, ...]]:
-  """Reads a network's configuration off the shapes of its parameters.
+  """Infers a network's configuration from the shapes of its parameters.
 
-  Shapes do not say which function the feed-forward blocks apply: by default
-  that of T5 1.1, mT5 and ByT5 (gelu) where they are gated, and that of T5 1.0
-  (relu) where they are not. Nor do they say the largest relative distance with
-  a position bias of its own: 128, as in every published T5.
+  Shapes do not show the activation of the feed-forward blocks. Gated blocks get
+  that of T5 1.1, mT5 and ByT5 (gelu) by default, others that of T5 1.0 (relu).
+  Nor do shapes show the largest relative distance with its own position bias:
+  128 is assumed, as in every published T5.
 
   Args:
-    shapes: By T5X's name, of scanned or unscanned layers.
-    activation: Of the feed-forward blocks (of a gated one the gate's).
+    shapes: Shapes by T5X's names, of scanned or unscanned layers.
+    activation: Activation of the feed-forward blocks (of the gate, if gated).
 
   Returns:
     The configuration and a sentence for each assumption.
 
   Raises:
     CheckpointError: Parameters that no T5 network has, with the diff from the
-      network that comes nearest.
+      closest network.
   """
   scanned = is_scanned(shapes)
   first = '{0}/{0}' if scanned else '{0}/layers_0'

@@ -1,4 +1,4 @@
-"""Loads models and tokenizers, by name or from whatever folder holds them."""
+"""Loads models and tokenizers, by name or from a folder of any kind."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ if TYPE_CHECKING:
   from t5score_jax.data import subwords
 
 _LOGGER = logging.getLogger(__name__)
-# `t5score train` silences libraries; assumptions about a checkpoint are shown
-# all the same.
+# `t5score train` silences libraries; assumptions about a checkpoint are still
+# shown.
 _LOGGER.setLevel(logging.WARNING)
 _KERNEL = 'decoder/logits_dense/kernel'
 
@@ -44,7 +44,7 @@ def load_model(name_or_path: str | os.PathLike[str]) -> bundles.Bundle:
       `checkpoint_N`, or a checkpoint of any format (`checkpoints/registry.py`).
 
   Returns:
-    A bundle with float32 NumPy weights, the moving average where the run had
+    A bundle with float32 NumPy weights, the moving average if the run had
     one.
 
   Raises:
@@ -63,13 +63,13 @@ def load_first_step(
   ids: Callable[[bundles.Bundle], Sequence[int]],
   vocabulary: str | os.PathLike[str] | None = None,
 ) -> tuple[bundles.Bundle, tuple[int, ...]]:
-  """Loads a T5 of whose output matrix a few columns are needed.
+  """Loads a T5 with only a few columns of its output matrix.
 
   Args:
     name_or_path: See `load_model`.
-    ids: The pieces of these columns, given the model without its weights.
+    ids: Returns the pieces of these columns, given the model without weights.
     vocabulary: 'bytes', or the path of a SentencePiece model or of a folder
-      that has one, for a folder without; the published MetricX have none.
+      with one, if the model has none, like the published MetricX.
 
   Returns:
     The bundle, with the columns [emb_dim, n] as 'first_step/kernel' in place of
@@ -130,7 +130,7 @@ def load_regressor(
       `checkpoint_N` in one.
 
   Raises:
-    CheckpointError: Nothing of the kind, or a damaged one.
+    CheckpointError: It holds neither, or a damaged one.
     FileNotFoundError: There is no such folder.
   """
   # A T5 loads faster without encoders and their tokenizers.

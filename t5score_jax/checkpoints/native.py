@@ -1,8 +1,8 @@
 """A run's own checkpoints: saved by Orbax, restored on any number of devices.
 
 MODEL_DIR/checkpoint_N/ appears whole or not at all: Orbax writes a temporary
-folder in the background and renames it. Beside the checkpoints lie
-`config.json` and the vocabulary, so that each of them scores by itself, and
+folder in the background and renames it. Beside the checkpoints are
+`config.json` and the vocabulary, which let each checkpoint score by itself, and
 `selection.json`, which defines the best. Not here: the weights of other
 programs, and models to distribute (`checkpoints/bundle.py`).
 """
@@ -73,7 +73,7 @@ _DESCRIBED = (
   kinds.REGRESSOR,
   kinds.CROSS_ENCODER,
 )
-# What may differ between a checkpoint and the model that continues it.
+# Settings that may differ between a checkpoint and the model that resumes it.
 _FREE_FIELDS = ('dropout_rate', 'dtype', 'remat')
 
 
@@ -84,7 +84,7 @@ def claim(
   settings: Mapping[str, Any] | None = None,
   selection: Selection | None = None,
 ) -> Path:
-  """Makes MODEL_DIR, or checks that it belongs to this model.
+  """Creates MODEL_DIR, or checks that it belongs to this model.
 
   Args:
     model_dir: The run's folder.
@@ -136,14 +136,14 @@ def open_initial(
 ) -> dict[str, LazyArray]:
   """Opens the weights a new run starts from and checks their shapes.
 
-  Weights of scanned layers start a model of unscanned ones and the reverse.
+  Weights of scanned layers can start a model of unscanned ones, and vice versa.
 
   Args:
     path: The name of an embedded model, a MODEL_DIR (its best checkpoint), a
       `checkpoint_N` in one, a checkpoint of any format of
       `checkpoints/registry.py`, or the folder of an encoder, a cross-encoder or
-      a regressor. Several complement each other; what two hold comes from the
-      later.
+      a regressor. Several complement each other; the last one that has a
+      parameter provides it.
     shapes: The parameters as `jax.ShapeDtypeStruct`s with shardings.
     new: Regular expression of parameters that may be missing, such as the head
       of a new regressor.
@@ -161,7 +161,7 @@ def open_initial(
   for one in paths:
     stored |= _open_initial(kinds.folder(one), wanted)
   if len(paths) > 1:
-    # Each may hold more than is wanted of it: an encoder beside a head.
+    # Each may hold more than is needed, such as an encoder beside a head.
     stored = {name: stored[name] for name in stored if name in wanted}
   elif not any(name.startswith(_ENCODER) for name in wanted):
     # A head that learns from vectors of an encoder elsewhere.
@@ -182,7 +182,7 @@ def open_initial(
 def read_initial(
   stored: Mapping[str, LazyArray], shapes: PyTree, fresh: PyTree | None = None
 ) -> PyTree:
-  """Reads opened weights; each device reads only its part.
+  """Reads opened weights; each device reads only its shard.
 
   Args:
     stored: The weights, from `open_initial`.
@@ -214,7 +214,7 @@ def has_checkpoint(model_dir: str | os.PathLike[str]) -> bool:
 def inherited_settings(
   model_dir: str | os.PathLike[str], initial: Paths | None = None
 ) -> dict[str, Any]:
-  """The settings of a run that gives none, so that it scores as its model does.
+  """The settings of a run that states none, so that it scores like its model.
 
   Args:
     model_dir: The run's folder: a resumed run keeps its settings.
@@ -250,7 +250,7 @@ def _paths(path: Paths) -> list[str | os.PathLike[str]]:
 def _open_initial(
   folder: Path, wanted: Mapping[str, Any]
 ) -> Mapping[str, LazyArray]:
-  """Opens the parameters of any network, in the layout that is wanted."""
+  """Opens the parameters of any network, in the requested layout."""
   if not orbax.detect(folder):
     if regressors.is_regressor(folder):
       biases = [n for n in wanted if re.fullmatch(r'estimator/.*/bias', n)]
@@ -268,7 +268,7 @@ def _open_initial(
   found = weights.shapes_of(stored)
   scanned = layouts.is_scanned(weights.shapes_of(wanted))
   if layouts.is_scanned(found) != scanned:
-    # The activation, which shapes do not say, has no part in a layout.
+    # Shapes do not show the activation, but layouts do not depend on it.
     inferred, _ = layouts.infer_config(found)
     _, stored = layouts.relayout(inferred, stored, scanned)
   return stored

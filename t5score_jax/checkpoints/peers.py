@@ -1,8 +1,7 @@
-"""Names of other libraries' models and metrics, and what serves instead.
+"""Names of other libraries' models and metrics, and their replacements.
 
-Nothing is downloaded here: an error that names one of them says what to
-download, from where, and how to use it. Encoders that packages carry are in
-`packaged.py`.
+Nothing is downloaded here: the error for such a name states what to download,
+from where, and how to use it. `packaged.py` has the encoders in packages.
 """
 
 from __future__ import annotations
@@ -16,8 +15,8 @@ _T5 = (
 _ENCODER = (
   '--metric bertscore -m {folder}; `minilm` and `e5-small` need no download'
 )
-# What a name means (a pattern of the whole name, in lower case): a repository
-# for names without an owner, and how its folder is used.
+# A pattern of the whole name, in lower case; the repository, for names without
+# an owner; and how its folder is used.
 _MODELS = (
   (
     r'(unbabel/)?((wmt\d\d-)?cometkiwi.*|unite.*)',
@@ -99,10 +98,10 @@ _OTHER_ENCODERS = r'(\w+/)?(deberta(?!-v[23])|albert|electra).*'
 
 
 def advice(name: str) -> str:
-  """What to do about a name of a peer's; '' for any other name.
+  """Advice on the name of another library's model; '' for any other name.
 
   Args:
-    name: What was given for a model or a metric, of which there is none.
+    name: The unknown name that was given for a model or a metric.
   """
   plain = name.lower().rstrip('/')
   for pattern, metric in _METRICS:

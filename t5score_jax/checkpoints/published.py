@@ -1,10 +1,10 @@
 """Published models that this library reads, by their names on the Hub.
 
-What `t5score models` lists besides the models at hand. With the extra `hub`
-`-m OWNER/NAME` downloads one (`hub.py`); without it a folder serves as well.
-Sizes and licences are hints, written down without a network: a model's card has
-the last word. Not here: other models of the same families, which are read by
-their architecture, and what a wrong name may have meant (`peers.py`).
+`t5score models` lists them besides the models at hand. With the extra `hub`,
+`-m OWNER/NAME` downloads one (`hub.py`); without it, -m takes a local folder.
+Sizes and licences are static hints: a model's card is authoritative. Not here:
+other models of the same families, which are recognised by their architecture,
+and suggestions for wrong names (`peers.py`).
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ class Published:
     metrics: The metrics that read it.
     millions: Parameters, in millions.
     licence: As the publisher states it; '' where none is stated.
-    reads: Besides the hypothesis.
-    gated: Whether the Hub wants a login (HF_TOKEN) and consent to its terms.
-    needs: A part that its repository lacks and an option names, and whose
-      repository has it: 'tokenizer: OWNER/NAME'; '' for none.
+    reads: The texts that it reads besides the hypothesis.
+    gated: Whether the Hub requires a login (HF_TOKEN) and consent to its terms.
+    needs: The option for a part that its repository lacks, and the repository
+      that has it: 'tokenizer: OWNER/NAME'; '' for none.
   """
 
   name: str

@@ -5,7 +5,7 @@ The module of a format defines
     open_source(path, options) -> Source
         Reads no weights yet. Raises CheckpointError.
     detect(path) -> bool
-        Whether the path looks like one, for `--from` left out.
+        Whether the path looks like this format, if `--from` is omitted.
 
 and, if it can be written,
 
@@ -13,7 +13,7 @@ and, if it can be written,
         Into an existing empty folder, which the caller renames. `dtype` is a
         key of `weights.DTYPES`.
     PASSES
-        How often `write` reads all weights, for progress; once if left out.
+        How often `write` reads all weights, for progress; by default once.
 
 Not here: what converting does (`checkpoints/convert.py`).
 """
@@ -27,7 +27,7 @@ from types import ModuleType
 from t5score_jax.checkpoints import kinds
 from t5score_jax.checkpoints.weights import CheckpointError
 
-# Name -> its module, imported when it is needed: Orbax takes a second.
+# Name -> module, imported when needed: Orbax takes a second.
 _MODULES = {
   'bundle': 'bundle',
   'hf': 'formats.huggingface.checkpoint',
@@ -51,7 +51,7 @@ def load(name: str) -> ModuleType:
   """The module of a format.
 
   Raises:
-    CheckpointError: There is none of that name.
+    CheckpointError: There is no format of that name.
   """
   if name not in _MODULES:
     raise CheckpointError(
@@ -61,14 +61,14 @@ def load(name: str) -> ModuleType:
 
 
 def detect(path: Path, advice: str = '') -> str:
-  """Names the format that a path is of.
+  """Detects the format of a path.
 
   Args:
-    path: Where something lies.
-    advice: What to do where no format knows it, for the message.
+    path: The path of a checkpoint.
+    advice: What to do if no format is detected, for the message.
 
   Raises:
-    CheckpointError: There is no such path, or no format knows it.
+    CheckpointError: There is no such path, or it has no known format.
   """
   if not path.exists():
     raise CheckpointError(f'{path}: no such file or folder')

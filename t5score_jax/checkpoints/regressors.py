@@ -44,7 +44,7 @@ class Regressor:
   Attributes:
     config: The shapes.
     params: Nested dict of float32 arrays, see `nn/heads.py`.
-    tokenizer: Text to ids.
+    tokenizer: Encodes texts as ids.
     settings: Recommended use; all optional. `name` (str),
       `max_length` (tokens per text), `windows` and `stride` (how longer
       texts are read, see `inference/embedding.py`).
@@ -62,7 +62,7 @@ def is_regressor(path: str | os.PathLike[str]) -> bool:
 
 
 def kind(config: heads.RegressorConfig) -> str:
-  """The kind of a regressor's folder, of `kinds.REGRESSORS`."""
+  """The kind of a regressor's folder, one of `kinds.REGRESSORS`."""
   if not isinstance(config, unified.UnifiedConfig):
     return kinds.REGRESSOR
   return kinds.XCOMET if config.xcomet else kinds.UNIFIED
@@ -75,8 +75,8 @@ def save(
 
   Args:
     model: The regressor.
-    folder: Made if need be.
-    dtype: Of the stored weights, 'float32' or 'bfloat16'.
+    folder: Created if necessary.
+    dtype: The dtype of the stored weights, 'float32' or 'bfloat16'.
   """
   path = Path(folder)
   path.mkdir(parents=True, exist_ok=True)
@@ -143,9 +143,9 @@ def open_weights(
   """Opens the weights of a folder by name.
 
   Args:
-    folder: What `save` wrote.
-    outputs: How many outputs are wanted: those of a regressor with one are
-      copies of it, as `heads.widen` makes them (COMES_MT).
+    folder: A folder that `save` wrote.
+    outputs: The number of outputs: a regressor with one output gets copies of
+      it, as by `heads.widen` (COMES_MT).
   """
   tensors = dict(safetensors_files.open_folder(Path(folder)))
   last = max(n for n in tensors if n.startswith('estimator/layers_'))
@@ -180,10 +180,10 @@ def assemble(
   tensors: Mapping[str, LazyArray],
   where: str,
 ) -> Regressor:
-  """Puts a description and weights together.
+  """Combines a description and weights.
 
   Raises:
-    CheckpointError: The weights are of another regressor.
+    CheckpointError: The weights belong to another regressor.
   """
   check_shapes(config, tensors, where)
   params = bundles.nest(

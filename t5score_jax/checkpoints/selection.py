@@ -30,7 +30,7 @@ class Selection:
 
   Attributes:
     metric: Name of an evaluator's result, such as 'held_out/loss'.
-    mode: 'max' or 'min': which end is good.
+    mode: 'max' if higher values are better, else 'min'.
     patience: Evaluations in a row without a new best after which training
       ends; None: never.
   """
@@ -44,7 +44,7 @@ class Selection:
       raise ValueError(f"mode = {self.mode!r}: use 'max' or 'min'")
 
   def best(self, history: Sequence[tuple[int, Mapping[str, float]]]) -> int:
-    """Index of the best evaluation (the first of equals), -1 without any.
+    """Index of the best evaluation (the first of equals), -1 if there is none.
 
     Args:
       history: (step, numbers) of each evaluation, in order.

@@ -1,4 +1,4 @@
-"""Models as the formats' readers describe them, and writers take them.
+"""The model interface between readers and writers of formats.
 
 A format is a module, listed in `checkpoints/registry.py`, that reads
 
@@ -10,9 +10,9 @@ and, if it can be written, writes into an existing empty folder
 
 A `Source` has its weights under T5X's names, joined by '/'
 ('encoder/layers_0/attention/query/kernel' [embed, joined_kv]), in T5X's
-layouts, and reads nothing until it is asked to. `checkpoints/layouts.py` lists
-the names and shapes of a network and stacks layers for scanned ones. Not here:
-what any one format looks like.
+layouts, and reads them lazily. `checkpoints/layouts.py` lists the names and
+shapes of a network and stacks layers for scanned ones. Not here: the layout of
+any particular format.
 """
 
 from __future__ import annotations
@@ -37,13 +37,13 @@ class ContradictionError(CheckpointError):
 
 @dataclasses.dataclass(frozen=True)
 class Options:
-  """What the user states about a checkpoint whose files may not; all optional.
+  """What the user states in case a checkpoint's files do not; all optional.
 
   Options must not contradict the files (`check_options`).
 
   Attributes:
-    activation: Of the feed-forward blocks, such as 'gelu' or 'relu'; of a
-      gated one the gate's.
+    activation: Activation of the feed-forward blocks (of the gate, if gated),
+      such as 'gelu' or 'relu'.
     vocabulary: 'bytes' or the path of a SentencePiece model.
   """
 
@@ -53,14 +53,14 @@ class Options:
 
 @dataclasses.dataclass(frozen=True)
 class Source:
-  """A model, wherever and in whatever format it lies.
+  """A model in any location and format.
 
   Attributes:
     config: The network; `scan_layers` says how `weights` are laid out, which
       is how they are stored (`layouts.relayout` changes it).
     weights: LazyArrays by name, of exactly the names and shapes of
       `layouts.parameter_shapes(config)`.
-    vocabulary: None if nothing says which.
+    vocabulary: None if it is unknown.
     settings: See `Bundle.settings`.
     provenance: Origin, JSON-serialisable: 'format',
       'path' and 'step' if there is one.
@@ -105,7 +105,7 @@ def choose_vocabulary(
     *folders: Each may hold `vocabulary.model` or `spiece.model`.
 
   Returns:
-    The vocabulary, None if nothing says which, and what was assumed.
+    The vocabulary, None if it is unknown, and what was assumed.
 
   Raises:
     CheckpointError: No such file, not a vocabulary, or one of too many ids.
@@ -174,7 +174,7 @@ def _load_vocabulary(spec: str) -> vocab.Vocabulary:
 
 
 def _pieces(vocabulary: vocab.Vocabulary) -> bytes:
-  """What defines a vocabulary, but for its sentinels."""
+  """What defines a vocabulary, except its sentinels."""
   if isinstance(vocabulary, vocab.SentencePieceVocabulary):
     return vocabulary.bare_model_bytes
   return b''

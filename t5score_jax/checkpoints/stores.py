@@ -1,6 +1,6 @@
 """Arrays in TensorStore's zarr layouts: T5X's folders and Orbax's OCDBT.
 
-Arrays are read lazily, by chunk, however many devices saved them. An Orbax
+Arrays are read lazily, by chunk, for any number of saving devices. An Orbax
 `state` folder is written chunk by chunk, since Orbax itself needs all arrays in
 memory. Not here: which arrays there should be.
 """
@@ -30,9 +30,9 @@ from t5score_jax.checkpoints.weights import (
 _MANIFEST = 'manifest.ocdbt'
 #: A file of zarr's metadata at the end of an array's key -> its driver.
 _DRIVERS = {'.zarray': 'zarr', 'zarr.json': 'zarr3'}
-# No cache: blocks are read once, and memory is what conversions have to save.
+# No cache: blocks are read once, and conversions must save memory.
 _CONTEXT = {'cache_pool': {'total_bytes_limit': 0}}
-# What TensorStore raises for files that are missing, damaged or of a full disk.
+# TensorStore's exceptions for missing or damaged files and full disks.
 ERRORS = (ValueError, OSError, NotImplementedError, RuntimeError)
 
 
@@ -40,12 +40,12 @@ def open_array(kvstore: Mapping[str, Any], driver: str = 'zarr') -> LazyArray:
   """Opens one array.
 
   Args:
-    kvstore: TensorStore's specification of where it lies, the array's own
-      folder included.
+    kvstore: TensorStore's specification of its location, including the
+      array's own folder.
     driver: 'zarr' or 'zarr3'.
 
   Raises:
-    CheckpointError: It is not there, or damaged.
+    CheckpointError: It is missing or damaged.
   """
   return _lazy(_opening(kvstore, driver), str(kvstore.get('path')))
 
@@ -127,7 +127,7 @@ def _opening(kvstore: Mapping[str, Any], driver: str) -> Any:
     {
       'driver': driver,
       'kvstore': dict(kvstore),
-      # Nothing else writes here, and asking again costs a look at the disk.
+      # Nothing else writes here, and checking again costs a disk access.
       'recheck_cached_data': False,
       'recheck_cached_metadata': False,
       'context': _CONTEXT,
@@ -163,7 +163,7 @@ def _unreadable(place: str, error: BaseException) -> CheckpointError:
 
 
 def _brief(error: BaseException) -> str:
-  """What TensorStore says was wrong, without where in its own code."""
+  """TensorStore's message, without locations in its source code."""
   if found := re.search(r": ([^:\[]+) \[os_error_code='\d+'", str(error)):
     return found[1]
   text = re.sub(r'\s*\[(source locations|tensorstore_spec)=.*', '', str(error))
@@ -187,7 +187,7 @@ def write_state(
     folder: A new folder.
     arrays: By '/'-joined name; of the dtypes they are stored in.
     block_bytes: Size of a chunk.
-    apart: An axis by name, of which a chunk holds one place: that of layers.
+    apart: The axis of layers by name, along which a chunk has one index.
 
   Raises:
     OSError: The disk is full, or the folder can't be written.
@@ -231,7 +231,7 @@ def write_state(
 def write_checkpoint_metadata(
   folder: Path, handlers: Mapping[str, str]
 ) -> None:
-  """Writes the file by which Orbax knows what `checkpoint_N` holds.
+  """Writes the file that tells Orbax the contents of `checkpoint_N`.
 
   Args:
     folder: `checkpoint_N`.
@@ -256,9 +256,9 @@ def _write_json(path: Path, value: Any) -> None:
 def _chunks(array: LazyArray, limit: int, apart: int | None) -> Shape:
   """Chooses the shape of chunks.
 
-  About equal in all axes, so that reading rows costs no more than reading
-  columns; multiples of the blocks in which the array can be read, or even parts
-  of such a block where that is larger than `limit` bytes.
+  They are about equal along all axes, so that reading rows costs no more than
+  reading columns. They are multiples of the blocks in which the array can be
+  read, or equal parts of such a block if it is larger than `limit` bytes.
   """
   chunks = [
     max(1, min(part, size))

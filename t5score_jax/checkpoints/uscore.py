@@ -1,4 +1,4 @@
-"""UScore folders: which encoders, models and weights make up one metric.
+"""UScore folders: the encoders, models and weights of one metric.
 
 A folder holds `config.json` (kind 'uscore') and its parts: an encoder of words
 with a map, a language model, pseudo references or their translator, and an
@@ -27,7 +27,7 @@ from t5score_jax.errors import OptionError
 FORMAT = 1
 CONFIG_FILE = 'config.json'
 
-# Sums of weights that were rounded in a file.
+# Tolerance for sums of weights that were rounded in a file.
 _TOLERANCE = 1e-6
 
 
@@ -36,10 +36,10 @@ class Weights:
   """The weights of equations 3 and 6 (Belouadi and Eger 2023).
 
   Attributes:
-    wmd: Of the distance between source and hypothesis, w_xlng.
-    pseudo: Of the distance between pseudo reference and hypothesis.
-    lm: Of the language model.
-    word: Of these three together; the sentence's weight is 1 - word.
+    wmd: Weight of the distance between source and hypothesis, w_xlng.
+    pseudo: Weight of the distance between pseudo reference and hypothesis.
+    lm: Weight of the language model.
+    word: Weight of these three together; the sentence's weight is 1 - word.
   """
 
   wmd: float
@@ -96,17 +96,17 @@ WEIGHTS: Mapping[str, Weights] = {
 
 @dataclasses.dataclass(frozen=True)
 class Parts:
-  """The parts of a metric; '' for those that it does not have.
+  """The parts of a metric; '' for a missing part.
 
   Attributes:
     weights: How they are combined.
     encoder: Compares words.
-    layer: Its hidden states.
+    layer: The layer of its hidden states.
     map: Maps the source's words; see `crosslingual/remap.py`.
     language_model: See `crosslingual/language_model.py`.
     pseudo_references: A translator's folder, or a file of translations; see
       `crosslingual/pseudo_references.py`.
-    beams: Of the translator's search; 1 is greedy.
+    beams: Beams of the translator's search; 1 is greedy.
     sentence_encoder: Compares sentences.
     source: The sources' language, for example 'de'; '' if not stated.
     target: The hypotheses'.
@@ -159,7 +159,7 @@ def load(folder: str | os.PathLike[str]) -> Parts:
 
   Raises:
     FileNotFoundError: There is no such folder.
-    CheckpointError: It is no UScore folder, or a part is missing.
+    CheckpointError: It is not a UScore folder, or a part is missing.
   """
   path = Path(folder)
   if not path.is_dir():

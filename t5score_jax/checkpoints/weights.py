@@ -1,9 +1,9 @@
-"""Lazy arrays: what weights of all formats are read into and written from.
+"""Lazy arrays, the representation of weights between all formats.
 
-Nothing is read until an array, or a block of one, is asked for; writers go
-through `LazyArray.blocks`, so that a conversion needs the memory of a block,
-whatever the size of the model. No JAX here. Not here: what else a checkpoint
-holds (`checkpoints/source.py`), and files of any format (`formats/`).
+An array, or a block of one, is read when it is needed. Writers iterate over
+`LazyArray.blocks`, so that a conversion needs the memory of a block, whatever
+the size of the model. Imports no JAX. Not here: the other contents of a
+checkpoint (`checkpoints/source.py`), and files of any format (`formats/`).
 """
 
 from __future__ import annotations
@@ -30,27 +30,27 @@ DTYPES = {
   'float32': np.dtype(np.float32),
   'bfloat16': np.dtype(ml_dtypes.bfloat16),
 }
-#: What is read and written at a time, in bytes, unless a format has reasons.
+#: Bytes read and written at a time, unless a format needs another size.
 BLOCK_BYTES = 32 << 20
 #: Default size of the files of a sharded model, in bytes.
 SHARD_BYTES = 5 * 10**9
 _SHOWN = 20
-#: Contiguous bytes that are worth a read of their own.
+#: Contiguous bytes that are worth a separate read.
 RUN_BYTES = 16 << 10
 
 
 class CheckpointError(T5ScoreError, ValueError):
-  """A checkpoint is missing, damaged or of another model."""
+  """A checkpoint is missing, damaged or belongs to another model."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class LazyArray:
-  """An array that is read when it is asked for, whole or in part.
+  """An array that is read on demand, whole or in part.
 
   Attributes:
     shape: Its shape.
     dtype: Its NumPy dtype; `ml_dtypes.bfloat16` is one.
-    fetch: Index -> that part. The index has one slice an axis, with
+    fetch: Index -> that part. The index has one slice per axis, with
       0 <= start <= stop <= size and step 1.
     block: The shape in which reading costs least, such as rows of a file or
       chunks of a store. Parts smaller than that cost as much as a block.
@@ -84,11 +84,11 @@ class LazyArray:
     shape: Sequence[int],
     strides: Sequence[int] | None = None,
   ) -> LazyArray:
-    """An array in a file, which has to stay where it is.
+    """An array in a file, which must not be moved.
 
     Args:
       path: The file.
-      dtype: Of its elements.
+      dtype: The dtype of its elements.
       offset: The byte at which the first element begins.
       shape: Its shape.
       strides: In elements; those of a row-major array by default.
@@ -102,7 +102,7 @@ class LazyArray:
     def fetch(index: Index) -> np.ndarray:
       if not math.prod(shape):
         return np.zeros(shape, dtype)[index]
-      # Mapped for this part alone: pages that were read before take no memory.
+      # Mapped for this part only: pages read before take no memory.
       elements = np.memmap(path, dtype, 'r', offset, (span,))
       return np.array(
         np.lib.stride_tricks.as_strided(elements, shape, steps)[index],
@@ -128,10 +128,10 @@ class LazyArray:
     return self.size * self.dtype.itemsize
 
   def read(self, index: Index | None = None) -> np.ndarray:
-    """Reads the array, or the part of it that one slice an axis names.
+    """Reads the array, or the part given by one slice per axis.
 
     Raises:
-      CheckpointError: What is stored can't be read, or is of another shape.
+      CheckpointError: The data can't be read, or have another shape.
     """
     if index is None:
       index = tuple(slice(0, size) for size in self.shape)
@@ -144,7 +144,7 @@ class LazyArray:
     return found
 
   def block_shape(self, max_bytes: int = BLOCK_BYTES) -> Shape:
-    """The shape of a block that costs little to read and little memory.
+    """The shape of a block that is cheap to read and takes little memory.
 
     Args:
       max_bytes: Size of a block, in this array's dtype; exceeded only where
@@ -184,7 +184,7 @@ class LazyArray:
     """The array with its axes permuted, `array.transpose(axes)`.
 
     Args:
-      axes: Which axis of this array each new one is; reversed by default.
+      axes: The axis of this array for each new axis; reversed by default.
     """
     order = tuple(axes or range(len(self.shape))[::-1])
     inverse = tuple(order.index(axis) for axis in range(len(order)))
@@ -256,7 +256,7 @@ class LazyArray:
     )
 
   def pick(self, axis: int, place: int) -> LazyArray:
-    """The slice at one place of an axis, which is dropped."""
+    """The slice at one index of an axis, which is dropped."""
 
     def fetch(index: Index) -> np.ndarray:
       one = slice(place, place + 1)
@@ -278,7 +278,7 @@ def grid(shape: Shape, block: Shape) -> Iterator[Index]:
 
 
 def stacked(arrays: Sequence[LazyArray], axis: int) -> LazyArray:
-  """Arrays of one shape along a new axis; a part reads what it touches."""
+  """Stacks arrays of one shape along a new axis; parts are read as needed."""
   first = arrays[0]
   if any(a.shape != first.shape or a.dtype != first.dtype for a in arrays):
     raise CheckpointError(
@@ -310,11 +310,11 @@ def check_fixed(
   fixed: Mapping[str, Collection[object]],
   where: str,
 ) -> None:
-  """Checks settings that a network has with some values only.
+  """Checks settings that a network supports with certain values only.
 
   Args:
     found: The content of a `config.json`.
-    fixed: The values of each; None among them is "not stated".
+    fixed: The supported values of each; None stands for "not stated".
     where: The file, for messages.
 
   Raises:
@@ -331,7 +331,7 @@ def read_json(path: Path) -> dict[str, Any]:
   """Reads a JSON object.
 
   Raises:
-    CheckpointError: There is no such file, or it holds something else.
+    CheckpointError: There is no such file, or it is not a JSON object.
   """
   try:
     found = json.loads(path.read_bytes())
@@ -349,7 +349,7 @@ def read_json(path: Path) -> dict[str, Any]:
 def open_shards(
   path: Path, open_file: Callable[[Path], dict[str, LazyArray]]
 ) -> dict[str, LazyArray]:
-  """Opens a file of weights, or its shards if an index lies in its place.
+  """Opens a file of weights, or its shards if it is replaced by an index.
 
   Args:
     path: The file; Hugging Face's index of its shards is PATH.index.json.
@@ -386,7 +386,7 @@ def open_shards(
 
 
 def diff(expected: Mapping[str, Shape], found: Mapping[str, Shape]) -> str:
-  """Says in which parameters two sets differ, for error messages.
+  """Describes how two sets of parameters differ, for error messages.
 
   Layers that differ in the same way share a line: `layers_{0-23}`.
 
@@ -395,7 +395,7 @@ def diff(expected: Mapping[str, Shape], found: Mapping[str, Shape]) -> str:
     found: Shapes by name, of the checkpoint.
 
   Returns:
-    A line a difference (`missing`, `unexpected`, `other shape`), at most 20
+    A line per difference (`missing`, `unexpected`, `other shape`), at most 20
     and then their number; '' if there are none.
   """
   groups: dict[tuple[str, str, str], list[int]] = {}

@@ -45,7 +45,7 @@ examples:
   t5score board export zh-en.db wmt/ --layout wmt --pair zh-en
 """
 
-# Options that have no effect on each way of making a board.
+# Options without effect for each way of creating a board.
 _NOT_OF = {
   'scores': ('reference', 'pair'),
   'inputs': (
@@ -183,10 +183,10 @@ def _init(args: argparse.Namespace) -> None:
 
 
 def _check_way(args: argparse.Namespace) -> None:
-  """Raises UsageError for options that are not of the way that was chosen."""
+  """Raises UsageError for options without effect for the chosen way."""
   way = next(w for w in _NOT_OF if getattr(args, w) is not None)
   _usage.refuse(args, _NOT_OF[way], f'is not for --{way}')
-  # An exported board records itself what WMT's folders leave open.
+  # An exported board itself records what WMT's folders leave open.
   if way == 'folder' and (Path(args.folder) / 'board.json').is_file():
     names = ('task', 'people', 'negate', 'pair')
     _usage.refuse(args, names, 'is not for the folder of an exported board')

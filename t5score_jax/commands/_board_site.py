@@ -159,8 +159,8 @@ def _keep_worker(board: str, over: threading.Event) -> None:
   """Runs the worker, and a new one if it dies."""
   command = [sys.executable, '-m', 't5score_jax.leaderboard.web.jobs', board]
   while not over.is_set():
-    # The worker ends when this process does, however it does: then the pipe is
-    # closed.
+    # The worker ends with this process, however it ends, because the pipe is
+    # then closed.
     worker = subprocess.Popen(
       command, stdin=subprocess.PIPE, start_new_session=True
     )

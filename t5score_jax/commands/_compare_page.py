@@ -1,6 +1,6 @@
-"""`t5score compare --html`: segments with their texts as the page shows them.
+"""`t5score compare --html`: segments with their texts, for the page.
 
-Tokens of T5Score, and errors that `t5score score --spans` has written.
+The page shows tokens of T5Score, and errors written by `t5score score --spans`.
 
 Not a verb itself (hence the underscore).
 """
@@ -35,14 +35,14 @@ _Errors = Mapping[_Key, Sequence[comparison_page.Error]]
 
 @dataclasses.dataclass(frozen=True)
 class Texts:
-  """What was compared.
+  """The scores that were compared.
 
   Attributes:
-    name: What the metric is called.
+    name: The metric's name.
     segments: N segments.
     scores: Their scores.
     rows: Indices of segments by language pair, [systems, segments].
-    metric: What has scored them; None for scores of a file.
+    metric: The metric; None for scores from a file.
   """
 
   name: str
@@ -97,10 +97,10 @@ def check(args: argparse.Namespace, inputs: Sequence[Any]) -> None:
 def options(
   args: argparse.Namespace, given: Mapping[str, Any]
 ) -> dict[str, Any]:
-  """The metric's options, with those that the page needs."""
+  """The metric's options, including those that the page needs."""
   chosen = registry.choose(args.model, args.metric, 'model' in given).metric
   tokens = 'token_log_probs' in registry.options_of(chosen)
-  # Of a mean over references there are no single tokens.
+  # A mean over references has no scores of single tokens.
   if args.html and tokens and given.get('reference_rule') != 'mean':
     return {**given, 'token_log_probs': True}
   return dict(given)
@@ -115,12 +115,12 @@ def of_scores(
 
   Args:
     args: The parsed arguments.
-    tables: What the score files hold.
-    parts: What was compared, by language pair.
+    tables: The contents of the score files.
+    parts: The comparisons by language pair.
 
   Raises:
     InputError: A score has no text.
-    RecordError: A file has a fault.
+    RecordError: A file is malformed.
   """
   beside = args.hypotheses or args.references or args.source or args.input
   found = _texts_beside(args) if beside else _texts_of(args, tables)
@@ -249,7 +249,7 @@ def _tokens(texts: Texts) -> list[list[tuple[str, float]]] | None:
 
 
 def read_spans(named: Sequence[str], segments: Sequence[Segment]) -> _Errors:
-  """Reads errors, and checks them against the texts in which they are.
+  """Reads errors, and checks them against their texts.
 
   Args:
     named: [NAME=]FILE of JSONL: ids, perhaps `hypothesis`, and `errors`, each
@@ -257,8 +257,8 @@ def read_spans(named: Sequence[str], segments: Sequence[Segment]) -> _Errors:
     segments: The texts.
 
   Raises:
-    RecordError: A row of another form or of no segment, or an error outside
-      its text.
+    RecordError: A row is malformed or matches no segment, or an error is
+      outside its text.
   """
   texts = {
     key: segment.hypothesis

@@ -1,4 +1,4 @@
-"""`t5score convert` for encoders, what is built on them, GPT-2 and BART.
+"""`t5score convert` for encoders, models on encoders, GPT-2 and BART.
 
 COMET checkpoints from and to this library's folders; encoders, FrugalScore's
 cross-encoders and GPT-2 to Hugging Face's layout. Models are held in memory.
@@ -38,13 +38,13 @@ _T5_OPTIONS = ('activation', 'vocabulary', 'scan', 'max_shard_size')
 
 
 def concerns(args: argparse.Namespace) -> bool:
-  """Whether a command line is about an encoder or what is built on one."""
+  """Whether a command line is for an encoder or a model on an encoder."""
   named = {args.source_format, args.output_format} & {'comet', 'estimator'}
   return bool(named) or kinds.of(args.source) in _SOURCES
 
 
 def _check(args: argparse.Namespace, kind: str) -> None:
-  """Raises UsageError for formats and options that are not of this kind."""
+  """Raises UsageError for formats and options of other kinds of models."""
   if args.dtype == 'int8' and (
     args.output_format != 'hf' or kind in (kinds.CAUSAL, kinds.BART)
   ):
@@ -71,7 +71,7 @@ def convert(args: argparse.Namespace) -> str:
 
   Raises:
     UsageError: Formats or options do not fit the model.
-    CheckpointError: IN can't be read, or OUT not be written.
+    CheckpointError: IN can't be read, or OUT can't be written.
     OSError: Likewise.
   """
   from t5score_jax.checkpoints import bundle as bundles

@@ -364,7 +364,7 @@ def top_k(args: argparse.Namespace) -> list[int]:
   """The numbers of --top-k.
 
   Raises:
-    UsageError: One is not a number of 2 or more, or comes twice.
+    UsageError: One is not a number of 2 or more, or is repeated.
   """
   if args.top_k is None:
     return []
@@ -381,7 +381,7 @@ def top_k(args: argparse.Namespace) -> list[int]:
 
 
 def check_metrics(args: argparse.Namespace, metrics: Sequence[str]) -> None:
-  """Raises UsageError for a metric that comes twice, or is not measured."""
+  """Raises UsageError for a metric that is repeated or not measured."""
   if len(set(metrics)) != len(metrics):
     raise UsageError(f'a metric is named twice: {", ".join(metrics)}')
   for flag, names in (
@@ -401,7 +401,7 @@ def agreement_config(args: argparse.Namespace) -> config.AgreementConfig:
 
   Raises:
     UsageError: The arguments contradict each other.
-    files.RecordError: The file of ranked pairs has a fault.
+    files.RecordError: The file of ranked pairs is malformed.
   """
   if args.stat == 'darr' and not (args.pairs or args.human):
     raise UsageError(
@@ -446,7 +446,7 @@ def agreement_config(args: argparse.Namespace) -> config.AgreementConfig:
     )
   if not args.pairs:
     return result
-  # A fault of the file is not one of the command line.
+  # An error in the file is not an error of the command line.
   pairs = darr.read_pairs(args.pairs)
   if args.loose_names:
     pairs = darr.with_plain_systems(pairs)

@@ -34,7 +34,7 @@ def wmt20_report(args: argparse.Namespace) -> str:
 
   Raises:
     UsageError: The arguments contradict each other.
-    files.RecordError: A file has a fault.
+    files.RecordError: A file is malformed.
   """
   if not args.data:
     raise UsageError('--report wmt20 needs --data DIR')

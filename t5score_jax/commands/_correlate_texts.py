@@ -47,7 +47,7 @@ def labels(args: argparse.Namespace) -> list[str]:
 
 
 def of_files(args: argparse.Namespace) -> argparse.Namespace:
-  """The arguments for score files: --columns and --quoting are of --input."""
+  """The arguments for score files; --columns and --quoting are for --input."""
   if not args.input:
     return args
   changed = {'columns': None, 'quoting': None}
@@ -58,12 +58,12 @@ def score(args: argparse.Namespace) -> scores.ScoreTable:
   """Scores the texts.
 
   Returns:
-    The table of a file with a column per metric and, from --input without
+    A table, as of a file, with a column per metric and, from --input without
     score files, the human scores.
 
   Raises:
     InputError: There are no texts, or a metric needs others.
-    RecordError: A file has a fault.
+    RecordError: A file is malformed.
   """
   rated = args.input and args.human and not args.files
   segments = _text_files.read_segments(args, [args.human] if rated else [])

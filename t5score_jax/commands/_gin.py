@@ -1,7 +1,7 @@
-"""Gin files and flags, as T5X takes them, for the verbs that are configured so.
+"""Gin files and flags, as in T5X, for the verbs that gin configures.
 
-Declares the flags, makes gin's configuration of them, and says in one line what
-is wrong with it. Not here: what a verb does with the configuration.
+Declares the flags, builds gin's configuration from them, and reports errors in
+one line. Not here: what a verb does with the configuration.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from t5score_jax.runtime import configurables, tensorflow_settings
 
 _BINDING = '--gin.NAME'
 FINE_TUNE_FILE = 'runs/comes_fine_tune.gin'
-# What gin and the modules that it imports raise at a wrong configuration.
+# Exceptions of gin and its imported modules for an invalid configuration.
 _WRONG = (
   OSError,
   ValueError,
@@ -38,7 +38,7 @@ _INCLUDE = re.compile(r"""^[ \t]*include[ \t]+(['"])(.+?)\1""", re.MULTILINE)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-  """Declares the flags that say what to train, in any verb."""
+  """Declares the flags that configure training, for any verb."""
   parser.add_argument(
     '--gin_file',
     action='append',
@@ -62,8 +62,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     metavar='DIR,...',
     help='folders in which gin files are looked for first',
   )
-  # argparse knows no options with a free part: --gin.A=1 becomes
-  # --gin.NAME=A=1 before it looks.
+  # argparse has no options with variable names: --gin.A=1 becomes
+  # --gin.NAME=A=1 before parsing.
   parse = parser.parse_known_args
 
   def parse_known_args(args: Any = None, namespace: Any = None) -> Any:
@@ -80,17 +80,17 @@ def configure(
   more: Sequence[str] = (),
   strict: bool = True,
 ) -> None:
-  """Makes gin's global configuration anew.
+  """Rebuilds gin's global configuration.
 
   Args:
-    gin_files: Files, the later wins.
-    bindings: 'NAME=VALUE' each, which win over files.
+    gin_files: Files; later ones take precedence.
+    bindings: 'NAME=VALUE' each, which take precedence over files.
     search_paths: Folders, separated by commas.
-    more: Bindings of the program's own, which win over the user's.
-    strict: Whether a macro among `bindings` that nothing uses is an error.
+    more: The program's own bindings, which take precedence over the user's.
+    strict: Whether an unused macro among `bindings` is an error.
 
   Raises:
-    ConfigurationError: What is wrong, where, and what to do.
+    ConfigurationError: The configuration is invalid.
   """
   import gin
 
@@ -106,13 +106,13 @@ def configure(
     if not Path(folder).is_dir():
       raise ConfigurationError(f'--gin_search_paths: no folder {folder}')
   places = [*folders, '', str(packaged_folder())]
-  # The one that was added last is searched first.
+  # The folder added last is searched first.
   for folder in reversed(places):
     gin.add_config_file_search_path(folder)
   checked = [*map(_checked, bindings), *more]
   texts, complete = _texts(gin_files, places)
   if strict and complete:
-    # Once more below; here before files import what takes seconds.
+    # Repeated below; here before files import modules, which takes seconds.
     _check_macros(bindings, '\n'.join([*texts, *checked]))
   try:
     with tensorflow_settings.quietly():
@@ -129,12 +129,12 @@ def configure(
 def _texts(
   gin_files: Sequence[str], places: Sequence[str]
 ) -> tuple[list[str], bool]:
-  """The files and what they include, without comments; whether all is there.
+  """The files and their includes, without comments; whether all were read.
 
-  What can't be read is left out: gin says so when it comes to it.
+  Unreadable files are left out: gin reports them later.
 
   Raises:
-    ConfigurationError: A file includes itself, perhaps by way of others.
+    ConfigurationError: A file includes itself, directly or indirectly.
   """
   texts: dict[Path, str] = {}
   complete = True
@@ -173,17 +173,17 @@ def _circle(paths: Sequence[Path]) -> str:
 def phases(
   args: argparse.Namespace,
 ) -> Callable[[Sequence[str], bool], None]:
-  """What makes gin's configuration anew for each phase of an estimator.
+  """Returns what rebuilds gin's configuration in each phase of an estimator.
 
   Args:
-    args: With the flags of `add_arguments`.
+    args: Parsed flags of `add_arguments`.
 
   Returns:
     A `fitting.Configure`.
   """
 
   def configure_phase(bindings: Sequence[str], fine_tune: bool) -> None:
-    # A flag of the first phase may have no use in the second.
+    # A flag for the first phase may be unused in the second.
     configure(
       [*args.gin_file, *([FINE_TUNE_FILE] if fine_tune else [])],
       args.gin_bindings,
@@ -208,7 +208,7 @@ def train_command(gin_files: Sequence[str], bindings: Sequence[str]) -> str:
 
 
 def _quoted(word: str) -> str:
-  """A word for a shell; in double quotes if that suffices, to be readable."""
+  """A word for a shell; in double quotes if that suffices, for readability."""
   if "'" in word and not re.search(r'["$`\\!]', word):
     return f'"{word}"'
   return shlex.quote(word)
@@ -227,7 +227,7 @@ def _named(text: str) -> str:
 
 
 def _checked(text: str) -> str:
-  """A binding from the command line, its value tried by itself."""
+  """A binding from the command line, after parsing its value separately."""
   import gin
 
   name, equals, value = text.partition('=')
@@ -235,7 +235,7 @@ def _checked(text: str) -> str:
     raise ConfigurationError(
       f'--gin.{name}: write --gin.NAME=VALUE, in one word'
     )
-  # What is referred to is known after the files have been read.
+  # References can be resolved after the files have been read.
   if re.match(r'[\s\[(]*[@%]', value):
     return f'{name} = {value}'
   try:
@@ -249,7 +249,7 @@ def _checked(text: str) -> str:
 
 
 def _check_macros(bindings: list[str], config: str) -> None:
-  """A macro that nothing uses is a typing error, not a wish."""
+  """Rejects unused macros, which are usually typos."""
   used = set(re.findall(r'%([A-Za-z_][\w.]*)', config))
   for binding in bindings:
     name = binding.partition('=')[0].strip()

@@ -1,4 +1,4 @@
-"""Runs an application on uvicorn, and its flags, for the verbs that serve.
+"""Runs an application on uvicorn; flags of the verbs that serve.
 
 Not a verb itself (hence the underscore).
 """
@@ -31,7 +31,7 @@ def run(app: Any, host: str, port: int, **settings: Any) -> None:
     app: The ASGI application.
     host: The address to listen on.
     port: The port; 0 for any.
-    **settings: Of `uvicorn.Config`, beyond those here.
+    **settings: Further settings of `uvicorn.Config`.
   """
   import uvicorn
 

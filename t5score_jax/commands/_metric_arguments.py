@@ -45,7 +45,7 @@ class Chosen:
 
   @property
   def spreads(self) -> bool:
-    """Whether many processes can share the work of this metric."""
+    """Whether several processes can share the work of this metric."""
     metric = registry.choose(self.model, self.metric, _MODEL in self.options)
     return _SPREAD in registry.options_of(metric.metric)
 
@@ -67,7 +67,7 @@ def add_choice(
   """Declares -m, --metric and --option.
 
   Args:
-    group: A parser, or a group of one.
+    group: A parser, or an argument group of a parser.
     required: Whether -m has to be given.
     several: Whether -m may be repeated; `chosen` then reads the arguments.
     named: Whether there is --metric; METRIC=PATH means the same.
@@ -157,7 +157,7 @@ def metric_options(args: argparse.Namespace) -> dict[str, Any]:
     for name in flags
     if (value := getattr(args, name, None)) is not None
   }
-  # `-m comes` names the metric, so that its model is an option like others.
+  # `-m comes` names the metric; its model is then an ordinary option.
   has_model = metric is not None or (
     args.model is not None and not registry.is_metric(args.model)
   )
@@ -172,7 +172,7 @@ def metric_options(args: argparse.Namespace) -> dict[str, Any]:
 
 
 def refuse(args: argparse.Namespace, why: str) -> None:
-  """Raises UsageError where any option of a metric was given.
+  """Raises UsageError if any option of a metric was given.
 
   Args:
     args: The parsed arguments.
@@ -225,15 +225,15 @@ def load(
 def named(
   text: str, options: Mapping[str, Any]
 ) -> tuple[str, str, dict[str, Any]]:
-  """What one -m means where options are given by name, without flags.
+  """Resolves one -m, with options given by name instead of flags.
 
   Args:
     text: A value of -m.
     options: Options of the metric.
 
   Returns:
-    Its name in tables, the metric, and all options with the model, checked as
-    `check` does.
+    Its name in tables, the metric, and all options including the model, checked
+    as by `check`.
   """
   metric, model = _separate(text)
   check(model, options, metric)
@@ -246,12 +246,11 @@ def named(
 def chosen(args: argparse.Namespace) -> list[Chosen]:
   """The metrics that a repeatable -m, with --metric, means.
 
-  Of several metrics each gets the options that it has.
+  If there are several metrics, each gets the options that it has.
 
   Raises:
     OptionError: As for `metric_options`.
-    UsageError: Arguments contradict each other, or an option is for none of
-      the metrics.
+    UsageError: Arguments contradict each other, or no metric has an option.
   """
   texts: Sequence[str | None] = args.model or [None]
   separate = [_separate(text) for text in texts]
@@ -278,7 +277,7 @@ def _labels(
   choices: Sequence[tuple[str | None, str | None]],
   texts: Sequence[str | None],
 ) -> list[str]:
-  """Short names of metrics, or the arguments where these are not unique."""
+  """Short names of metrics, or the arguments if these are not unique."""
   short = [
     metric or _usage.as_text(_short(os.path.normpath(model or 't5score')))
     for metric, model in choices
@@ -294,7 +293,7 @@ def _labels(
 
 
 def _short(path: str) -> str:
-  """The last name of a path; two of them where the last is any model's."""
+  """The last part of a path; the last two if the last is a generic name."""
   folder, name = os.path.split(path)
   # As `t5score fit` writes it.
   if name == 'model':
@@ -342,7 +341,7 @@ def _other_metrics(
 def check(
   model: str | None, options: Mapping[str, Any], metric: str | None = None
 ) -> None:
-  """Checks without loading the options' types and whether the model exists.
+  """Checks option types and whether the model exists, without loading it.
 
   Raises:
     FileNotFoundError: There is no such model.
@@ -368,7 +367,7 @@ def _given(
 def model_folder(
   model: str | None, options: Mapping[str, Any], metric: str | None = None
 ) -> Path | None:
-  """The folder of the model of a metric; None where it has none.
+  """The folder of the model of a metric; None if it has none.
 
   Raises:
     FileNotFoundError: There is no such model.
@@ -381,7 +380,7 @@ def model_folder(
 
 
 def _check_flags(metric: str, given: Mapping[str, Any]) -> None:
-  """Raises UsageError for a flag that is not the metric's."""
+  """Raises UsageError for a flag that the metric does not have."""
   accepted = registry.options_of(metric)
   every = _flags()
   flags = [flag for name, flag in every.items() if name in accepted]

@@ -138,11 +138,11 @@ def add_output(
 
 @dataclasses.dataclass(frozen=True)
 class Corpus:
-  """The sentences of a file that are left by the filters.
+  """The sentences of a file that pass the filters.
 
   Attributes:
     texts: N sentences.
-    lines: Int [N], their lines, counted from 1.
+    lines: Their line numbers from 1, int [N].
   """
 
   texts: list[str]
@@ -201,7 +201,7 @@ def load_encoder(
   from t5score_jax.crosslingual import neighbours
   from t5score_jax.inference import encoding
 
-  # A backend that is missing must not be noticed after hours of encoding.
+  # Report a missing backend now, not after hours of encoding.
   neighbours.resolve(args.backend)
   bundle = encoders.load_encoder(kinds.folder(args.model))
   encoder = encoding.TextEncoder(
@@ -231,7 +231,7 @@ def work_folder(
 def identity(
   args: argparse.Namespace, checkpoint: str, layer: int
 ) -> dict[str, Any]:
-  """Everything that encoded vectors and mined pairs depend on."""
+  """Everything on which encoded vectors and mined pairs depend."""
   from t5score_jax.crosslingual import corpus
 
   return {
@@ -250,7 +250,7 @@ def identity(
 
 
 class Reporter:
-  """Prints a line of progress every half a minute."""
+  """Prints a line of progress every half minute."""
 
   def __init__(self, say: Callable[[str], None]):
     self._say = say

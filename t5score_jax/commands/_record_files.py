@@ -1,4 +1,4 @@
-"""How verbs that read several files of records name them and their columns.
+"""Arguments of verbs that read several files of records.
 
     --input FILE [FIELD=COLUMN ...] [quoting=csv] [where:COLUMN=PATTERN,...]
 
@@ -69,7 +69,7 @@ class RecordFile:
       )
 
   def describe(self) -> dict[str, object]:
-    """How the file is read, as JSON; not where it is."""
+    """How the file is read, as JSON, without its path."""
     described = dataclasses.asdict(self)
     return {'file': os.path.basename(described.pop('path')), **described}
 
@@ -86,7 +86,7 @@ def parse(words: Sequence[str], flag: str) -> RecordFile:
   """Parses FILE [SETTING=VALUE ...].
 
   Raises:
-    UsageError: A setting has another form, or the file can't be read twice.
+    UsageError: A setting is malformed, or the file can't be read twice.
   """
   path, *settings = words
   check_regular(path, flag)
@@ -130,11 +130,11 @@ def check_regular(path: str, flag: str) -> None:
   """Checks that a file, unless it is missing, can be read twice.
 
   Raises:
-    UsageError: Standard input, a pipe or a device, of which a second reading
-      would silently lack what the first one took; or a folder.
+    UsageError: Standard input, a pipe or a device, which a second reading
+      would silently find consumed; or a folder.
   """
   if path != '-' and (os.path.isfile(path) or not os.path.exists(path)):
-    return  # What is missing is reported when it is opened.
+    return  # A missing file is reported when it is opened.
   if path != '-' and os.path.isdir(path):
     raise UsageError(f'{flag} {path}: is a folder; name the files in it')
   what = 'standard input' if path == '-' else 'a pipe or device'

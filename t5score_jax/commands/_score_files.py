@@ -1,6 +1,6 @@
 """How `t5score correlate` and `t5score compare` read score files.
 
-What the files do not say about themselves, and how results are printed.
+Declares what the files do not state themselves, and how results are printed.
 
 Not a verb by itself (hence the underscore).
 """
@@ -15,7 +15,7 @@ from t5score_jax.evaluation import scores
 from t5score_jax.evaluation.readers import layouts, mqm
 from t5score_jax.evaluation.reports import tables
 
-# Options that concern some layouts only, and which ones.
+# Options for some layouts only, and these layouts.
 _OF_LAYOUTS = {
   'quoting': (layouts.COLUMNS,),
   'test_set': (layouts.WMT,),
@@ -31,7 +31,7 @@ LAYOUT_NAMES = (
 
 
 def add_layout_arguments(group: argparse._ArgumentGroup) -> None:
-  """Declares what a file does not say about itself."""
+  """Declares options for what a file does not state itself."""
   _text_files.add_columns(
     group, 'what the files call language_pair, system, segment or a metric'
   )
@@ -84,11 +84,10 @@ def add_layout_arguments(group: argparse._ArgumentGroup) -> None:
 def layout_options(
   args: argparse.Namespace, level: str = 'seg'
 ) -> layouts.Options:
-  """What `add_layout_arguments` declared, as `layouts.read` takes it.
+  """The arguments of `add_layout_arguments`, as options of `layouts.read`.
 
   Raises:
-    UsageError: An argument has another form, or is for a layout that no file
-      has.
+    UsageError: An argument is malformed, or is for a layout that no file has.
     OSError: A file can't be read.
   """
   _check_layouts(args)
@@ -111,7 +110,7 @@ def layout_options(
 def of_language_pair(
   grids: list[scores.ScoreGrid], language_pair: str | None
 ) -> list[scores.ScoreGrid]:
-  """The grid of the language pair, or all.
+  """The grid of the language pair, or all grids.
 
   Raises:
     InputError: There is no such language pair.

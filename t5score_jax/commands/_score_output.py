@@ -1,4 +1,4 @@
-"""What `t5score score` writes: scores, the summary, a progress bar."""
+"""The output of `t5score score`: scores, the summary, a progress bar."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def _with_errors(segment: Segment, spans: Sequence[Any]) -> dict[str, Any]:
       'text': text[span.start : span.end],
     }
     for span in spans
-    # An error in a special token is in no character.
+    # An error on a special token covers no character.
     if span.start < span.end
   ]
   return {**_ids(segment), 'hypothesis': text, 'errors': errors}
@@ -125,7 +125,7 @@ def summary(
   resamples: int = systems.DEFAULT_RESAMPLES,
   seed: int = systems.DEFAULT_SEED,
 ) -> str:
-  """Each system's value, what was cut, and the signature, as lines of text."""
+  """Lines of text: each system's value, what was cut, and the signature."""
   lines, few = ['no segments'], []
   if segments:
     rows = [['system', 'language pair', 'segments', 'score', '95% interval']]
@@ -165,7 +165,7 @@ def bar(what: str, quiet: bool) -> Iterator[base.Progress | None]:
 
   Args:
     what: The work in one word, such as 'scoring'.
-    quiet: Whether to show nothing, as where standard error is not a terminal.
+    quiet: Whether to show nothing, as if standard error were not a terminal.
 
   Yields:
     A function of the numbers of items done and of all, or None without a bar.

@@ -1,6 +1,6 @@
-"""How `t5score score` and `t5score compare` name texts.
+"""The text arguments of `t5score score` and `t5score compare`.
 
-Parallel files (-t, -r, -s) or one file of records (--input).
+Texts are in parallel files (-t, -r, -s) or in one file of records (--input).
 
 Not a verb by itself (hence the underscore).
 """
@@ -73,7 +73,7 @@ def read_segments(
 
   Raises:
     UsageError: The arguments contradict each other.
-    files.RecordError: A file has a fault.
+    files.RecordError: A file is malformed.
     OSError: A file can't be read.
   """
   parallel = bool(args.hypotheses or args.references or args.source)
@@ -97,9 +97,9 @@ def read_segments(
 
 
 def repeated_ids(segments: Sequence[Segment]) -> list[str]:
-  """A note on segments that have all ids of an earlier one, if there are any.
+  """A note on segments with the same ids as an earlier one, if there are any.
 
-  Without an id of the segment nothing is known to be repeated.
+  Without segment ids, repetitions cannot be detected.
   """
   ids = [
     (s.language_pair, s.system, s.document, s.segment)
@@ -118,12 +118,12 @@ def repeated_ids(segments: Sequence[Segment]) -> list[str]:
 
 
 def notes(segments: Sequence[Segment]) -> list[str]:
-  """Notes on texts of a doubtful kind: `repeated_ids`, `equal_systems`."""
+  """Notes on doubtful texts: `repeated_ids`, `equal_systems`."""
   return [*repeated_ids(segments), *equal_systems(segments)]
 
 
 def equal_systems(segments: Sequence[Segment]) -> list[str]:
-  """A note on each system whose texts are all those of an earlier one."""
+  """A note on each system whose texts all equal those of an earlier one."""
   texts: dict[str, list[tuple[str, ...]]] = collections.defaultdict(list)
   for s in segments:
     ids = (s.language_pair or '', s.document or '', s.segment or '')
@@ -132,7 +132,7 @@ def equal_systems(segments: Sequence[Segment]) -> list[str]:
 
 
 def equal(columns: Mapping[str, Hashable], what: str) -> list[str]:
-  """A note on each system whose values are all those of an earlier one.
+  """A note on each system whose values all equal those of an earlier one.
 
   Args:
     columns: The values of each system.

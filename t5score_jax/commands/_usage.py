@@ -20,13 +20,13 @@ from typing import Any
 from t5score_jax.data import files, numbers
 from t5score_jax.errors import UsageError
 
-# Endings of an output that promise a format that is not written.
+# File suffixes of formats that are not written.
 _OTHER_FORMATS = frozenset(
   '.csv .xml .html .parquet .feather .arrow .xls .xlsx .ods .json .yaml .yml'
   ' .npy .npz .pkl .db .sqlite .zip .bz2 .xz .zst'.split()
 )
 
-#: Of fewer draws the outermost 2.5% at each end are no more than one or two.
+#: With fewer draws, the outermost 2.5% at each end are only one or two.
 FEWEST_RESAMPLES = 100
 
 
@@ -71,7 +71,7 @@ def fraction(text: str) -> float:
 
 
 class Once(argparse.Action):
-  """Stores a value, and refuses a second one instead of dropping the first."""
+  """Stores a value; a second one is an error and does not replace the first."""
 
   def __call__(
     self,
@@ -80,7 +80,7 @@ class Once(argparse.Action):
     values: Any,
     option_string: str | None = None,
   ) -> None:
-    """Stores the value; raises ArgumentError where one was given before."""
+    """Stores the value; raises ArgumentError if one was given before."""
     del parser, option_string
     if getattr(namespace, self.dest, None) is not None:
       raise argparse.ArgumentError(self, 'given twice; this verb takes one')
@@ -89,7 +89,7 @@ class Once(argparse.Action):
 
 #: Types of arguments: integers from 0, and from 1.
 count, positive = _between(0), _between(1)
-#: The type of --bootstrap where it can't be left out.
+#: The type of --bootstrap if it is required.
 some_resamples = _between(FEWEST_RESAMPLES)
 #: The number of decimals that are printed; a float64 has no more.
 decimals = _between(0, 17)
@@ -109,13 +109,13 @@ def refuse(
   why: str,
   flags: Mapping[str, str] | None = None,
 ) -> None:
-  """Raises UsageError where options were given that would have no effect.
+  """Raises UsageError if options were given that would have no effect.
 
   Args:
     args: The parsed arguments; defaults are as `given` takes them.
     names: The attributes.
     why: What follows the option in the message: 'is for --plot'.
-    flags: The options of attributes that are not called like them.
+    flags: The options of attributes that are named differently.
   """
   for name in names:
     if given(args, name):
@@ -131,12 +131,12 @@ def fill(args: argparse.Namespace, defaults: Mapping[str, Any]) -> None:
 
 
 def split_names(text: str | None) -> list[str]:
-  """The names in a list that commas separate; none for None."""
+  """The names in a comma-separated list; none for None."""
   return [name.strip() for name in (text or '').split(',') if name.strip()]
 
 
 def assignment(text: str, flag: str, form: str = 'NAME=VALUE') -> list[str]:
-  """Reads NAME=VALUE, neither of which is empty.
+  """Reads NAME=VALUE; neither may be empty.
 
   Raises:
     UsageError: The text has another form.
@@ -165,7 +165,7 @@ def split_files(arguments: Iterable[str]) -> list[tuple[str | None, str]]:
   named: list[tuple[str | None, str]] = []
   for argument in arguments:
     name, equals, path = argument.partition('=')
-    # A path that holds '=' is still a path where its left side has a '/'.
+    # An argument with '=' is a path if its left side has a '/'.
     if name and equals and path and '/' not in name:
       named.append((as_text(name), path))
     else:
@@ -174,11 +174,11 @@ def split_files(arguments: Iterable[str]) -> list[tuple[str | None, str]]:
 
 
 def check_ending(path: str, formats: Iterable[str], flag: str) -> None:
-  """Raises UsageError for a name that promises a format that is not written.
+  """Raises UsageError for a file suffix of a format that is not written.
 
   Args:
-    path: The output, where no format was given.
-    formats: The formats that there are.
+    path: The output, if no format was given.
+    formats: The available formats.
     flag: The output's option, for the message.
   """
   ending = os.path.splitext(path.lower().removesuffix('.gz'))[1]
@@ -196,11 +196,11 @@ def check_writable(
 
   Args:
     path: The output; `-` is standard output.
-    inputs: What is read, as for `files.check_not_input`.
+    inputs: The inputs, as for `files.check_not_input`.
     flag: The output's option, for the message.
 
   Raises:
-    files.OverwriteError: The output is an input too.
+    files.OverwriteError: The output is also an input.
     OSError: It can't be written.
   """
   if path == '-':

@@ -130,7 +130,7 @@ def _annotate(
   shards: Sequence[dict[str, Any]],
   wanted: Sequence[int],
 ) -> None:
-  """Scores the wanted shards that are not done, and reports progress."""
+  """Scores the requested shards that are not done, and reports progress."""
   say = _usage.printer(args.quiet)
   missing = [number for number in wanted if folder.done(number) is None]
   if len(missing) < len(wanted):

@@ -1,7 +1,7 @@
 """`t5score compare`: is one system better than another under a metric?
 
-Takes the outputs of systems and a metric, or scores that were made before, and
-tests the systems against a baseline. The tests are in
+Takes the outputs of systems and a metric, or existing scores, and tests the
+systems against a baseline. The tests are in
 `evaluation/paired_tests.py`. JAX is imported only when a model is loaded.
 """
 
@@ -170,7 +170,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _check_unused(args: argparse.Namespace, texts: bool) -> None:
-  """Raises UsageError for options of the other kind of input."""
+  """Raises UsageError for options for the other kind of input."""
   if not texts:
     metric_arguments.refuse(args, 'is for texts (-t, --input)')
     if not args.html:
@@ -204,7 +204,7 @@ def _against(
 
 # Systems by language pair.
 _Systems = dict[str, list[paired_tests.System]]
-# With notes, and the texts where a page shows them.
+# With notes, and with the texts if a page shows them.
 _Read = tuple[_Systems, list[str], _compare_page.Texts | None]
 
 
@@ -240,7 +240,7 @@ def _from_scores(args: argparse.Namespace) -> _Read:
 def _with_system(
   table: scores.ScoreTable, name: str | None
 ) -> scores.ScoreTable:
-  """The table with a system in every row: its own, or the name of the file."""
+  """The table with a system in every row: its own, or the file's name."""
   if name is None:
     if 'system' not in table.keys:
       raise files.RecordError(

@@ -1,8 +1,8 @@
-"""`t5score completion`: prints what makes a shell complete `t5score`.
+"""`t5score completion`: prints a script for completion of `t5score` in a shell.
 
-The script holds all verbs, flags, choices, and the names of metrics, models and
-packaged gin files, so that a TAB starts no Python. It is written by shtab (the
-extra `completion`).
+The script contains all verbs, flags and choices, and the names of metrics,
+models and packaged gin files, so that a TAB starts no Python. shtab (the extra
+`completion`) generates it.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _add_completions(parser: argparse.ArgumentParser, shtab: Any) -> None:
-  """Says of each argument that takes text how it is completed."""
+  """Defines the completion of each argument that takes text."""
   names = {
     'model': _words('models', _models()),
     'gin_file': _words('gin_files', _gin_files()),

@@ -44,7 +44,7 @@ def _named_files(
   if not (args.files or scored):
     raise UsageError('no files: give [NAME=]FILE, or -m and texts')
   named = _usage.split_files(args.files)
-  # A name may be given to several files, such as one for each language pair.
+  # Several files may share a name, such as one for each language pair.
   given = [*scored, *dict.fromkeys(name for name, _ in named if name)]
   metrics = _usage.split_names(args.metrics) or given or ['score']
   _correlate_arguments.check_metrics(args, metrics)
@@ -58,13 +58,13 @@ def _read_grids(
 
   Args:
     args: The arguments.
-    also: Further columns, which become metrics where the files have them.
+    also: Further columns, which become metrics if the files have them.
 
   Returns:
-    A grid per language pair, and notes on what of the files was not used.
+    A grid per language pair, and notes on unused parts of the files.
 
   Raises:
-    files.RecordError: A file has a fault.
+    files.RecordError: A file is malformed.
     UsageError: The arguments contradict each other.
     InputError: The files have no such language pair.
   """
@@ -108,7 +108,7 @@ def _read_grids(
 
 
 def _refuse_to_resample(named: list[tuple[str | None, str]]) -> None:
-  """Raises UsageError for a folder, whose system scores have no segments."""
+  """Raises UsageError for a folder: its system scores have no segments."""
   for _, path in named:
     if os.path.isdir(path):
       raise UsageError(

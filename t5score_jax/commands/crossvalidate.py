@@ -211,7 +211,7 @@ def _write(path: str, results: Any, ratings: Sequence[str]) -> None:
 
 
 def _write_folds(path: Path, results: Any, outputs: Sequence[str]) -> None:
-  """One column an output and fold, named as `t5score correlate` knows folds."""
+  """A column per output and fold, named as `t5score correlate` expects."""
   columns = {
     f'{PREDICTED}{name}@{fold}': values[:, n]
     for n, name in enumerate(outputs)
@@ -223,10 +223,10 @@ def _write_folds(path: Path, results: Any, outputs: Sequence[str]) -> None:
 def _write_ids(
   path: str | Path, segments: Sequence[Any], columns: dict[str, Any]
 ) -> None:
-  """Writes ids and numbers, no texts.
+  """Writes ids and numbers, but no texts.
 
-  Where records have no segment the document stands for it, so that `t5score
-  correlate` can tell rows apart.
+  For records without a segment, the document takes its place, so that `t5score
+  correlate` can distinguish rows.
   """
   named = [
     dataclasses.replace(s, segment=s.document) if s.segment is None else s

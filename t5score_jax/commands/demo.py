@@ -1,7 +1,7 @@
-"""`t5score demo`: shipped sentences, scored by a model and by chrF.
+"""`t5score demo`: scores included sentences with a model and with chrF.
 
-Shows what scores look like, and honestly how many of the pairs each metric
-gets right. A dozen sentences are an illustration, not a measurement.
+Shows example scores, and how many of the pairs each metric orders correctly. A
+dozen sentences are an illustration, not a measurement.
 """
 
 from __future__ import annotations
@@ -54,8 +54,8 @@ class Item:
 
   Attributes:
     reference: The reference translation.
-    better: Says it in other words.
-    worse: Does not.
+    better: A translation with the same meaning in other words.
+    worse: A translation with another meaning.
     error: What is wrong with `worse`, in a word or two.
     hard: Whether `worse` keeps nearly all words and changes the meaning.
   """
@@ -105,11 +105,11 @@ def score_items(metric: base.Metric, items: Sequence[Item]) -> np.ndarray:
   """Scores both translations of every item.
 
   Args:
-    metric: One that needs references only.
+    metric: A metric that only needs references.
     items: N items.
 
   Returns:
-    [N, 2]: of the good and of the bad translation.
+    Scores of the good and the bad translation, [N, 2].
   """
   texts = [text for item in items for text in (item.better, item.worse)]
   references = [item.reference for item in items for _ in range(2)]
@@ -117,9 +117,9 @@ def score_items(metric: base.Metric, items: Sequence[Item]) -> np.ndarray:
 
 
 def verdict(name: str, values: np.ndarray, items: Sequence[Item]) -> str:
-  """Says how many pairs a metric gets right, and which it doesn't.
+  """Reports how many pairs a metric orders correctly, and which it does not.
 
-  A tie is not right.
+  A tie is not correct.
 
   Args:
     name: The metric.
@@ -163,9 +163,9 @@ def _print(items: Sequence[Item], scores: dict[str, np.ndarray]) -> None:
     shown.add_row(*good)
     shown.add_row(*bad, end_section=True)
 
-  # Wide enough to read where the output is a file; a terminal knows its width.
+  # A readable width if the output is a file; a terminal knows its width.
   class Console(console.Console):
-    """Leaves it to the program that the reader of the output went away."""
+    """Leaves it to `cli.main` to handle a closed output."""
 
     def on_broken_pipe(self) -> None:
       raise BrokenPipeError
@@ -189,7 +189,7 @@ def _print(items: Sequence[Item], scores: dict[str, np.ndarray]) -> None:
 
 
 def _program() -> str:
-  """What to type for this program: its path where `t5score` means nothing."""
+  """The command for this program: its path if `t5score` is not on PATH."""
   if shutil.which('t5score'):
     return 't5score'
   beside = Path(sys.executable).with_name('t5score')

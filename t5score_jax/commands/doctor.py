@@ -54,9 +54,9 @@ class Finding:
 
   Attributes:
     section: 'versions', 'devices', 'extras', 'caches' or 'models'.
-    name: What was looked at.
+    name: The item that was checked.
     state: 'ok', 'note' (optional, or worth a look) or 'broken'.
-    detail: What was found and, unless it is ok, what to do.
+    detail: The finding and, unless it is ok, advice.
   """
 
   section: str
@@ -105,7 +105,7 @@ def run(args: argparse.Namespace) -> int:
 def _guarded(
   section: str, look: Callable[[], Iterator[Finding]]
 ) -> Iterator[Finding]:
-  """The findings of a section; an error is one of them."""
+  """The findings of a section; an exception becomes a finding."""
   try:
     yield from look()
   except Exception as error:
@@ -177,7 +177,7 @@ def _devices() -> Iterator[Finding]:
 
 
 def _unused_accelerator(backend: str) -> tuple[str, str, str] | None:
-  """A device of this machine that JAX does not see."""
+  """A device of this machine that JAX does not detect."""
   asked = os.environ.get('JAX_PLATFORMS')
   for name, path, extra in (
     ('NVIDIA GPU', '/dev/nvidiactl', 'jax[cuda12]'),

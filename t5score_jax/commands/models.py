@@ -1,4 +1,4 @@
-"""`t5score models`: lists the models at hand, and published ones that are read.
+"""`t5score models`: lists installed models, and supported published ones.
 
 Names, metrics, sizes and licences; loads nothing and downloads nothing.
 """
@@ -62,12 +62,12 @@ class Model:
 
   Attributes:
     place: 'box', 'packages' or 'hub'.
-    name: What -m takes.
-    metrics: Which read it; with several, --metric chooses.
-    parameters: Their number; of models that are not here, about so many.
-    megabytes: On disk; None for a model that is not here.
-    licence: '' where none is stated.
-    reads: Besides the hypothesis.
+    name: The argument of -m.
+    metrics: The metrics that read it; with several, --metric chooses.
+    parameters: Their number; approximate for models that are not installed.
+    megabytes: Size on disk; None for a model that is not installed.
+    licence: '' if none is stated.
+    reads: The texts that it reads besides the hypothesis.
     note: 'default', 'gated', and the like.
   """
 
@@ -195,7 +195,7 @@ def _published() -> Iterator[Model]:
 
 
 def _parameters(folder: Path) -> int:
-  """The number of parameters, by the headers of the weights alone."""
+  """The number of parameters, from the headers of the weights."""
   arrays = int8.dequantized(safetensors_files.open_folder(folder), str(folder))
   return sum(array.size for array in arrays.values())
 

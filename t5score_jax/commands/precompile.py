@@ -55,7 +55,7 @@ _KIND = 'v5e'
 
 # Macros that a compiled step does not depend on.
 _UNUSED = {'TRAIN_STEPS': 1, 'LEARNING_RATE': 1.0, 'WARMUP_STEPS': 0}
-# Those that runs of regressors count from their data.
+# Macros that runs of regressors compute from their data.
 _COUNTED = ('TRAIN_STEPS', 'EVAL_STEPS', 'FROZEN_STEPS')
 
 # Defaults of --lengths and --batch for scoring.
@@ -290,7 +290,7 @@ def _query(name: str, advice: str = '') -> Any:
   import gin
 
   try:
-    # Copying is how gin evaluates a configuration.
+    # Gin evaluates a configuration by copying it.
     return copy.deepcopy(gin.query_parameter(name))
   except Exception as error:
     problem = advice or f'{name}: {configurables.plain(error)}'

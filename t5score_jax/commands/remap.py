@@ -99,7 +99,7 @@ def run(args: argparse.Namespace) -> int:
     args,
     lambda depth: _layers(args, depth),
   )
-  # Ascending: the words' layer is the last one.
+  # Ascending: the layer of the words is last.
   align_layer, layer = encoder.layers[0], encoder.layers[-1]
   identity = {
     **_mining.identity(args, checkpoint, layer),

@@ -1,4 +1,4 @@
-"""`t5score retention`: how much of their teacher distilled metrics retain.
+"""`t5score retention`: how much distilled metrics retain of their teacher.
 
 Loads, times and scores; the numbers and the table are in
 `evaluation/reports/retention.py`, the plot in `evaluation/reports/plots.py`.
@@ -176,7 +176,7 @@ def parse_spec(text: str, role: str) -> Spec:
       f'a metric is [NAME=]METRIC[:OPTION=VALUE,...], not {text!r}'
     )
   options = {}
-  # A comma may stand in a value; what begins an option does not.
+  # A value may contain a comma, but not the beginning of an option.
   for part in re.split(r',(?=\w+=)', rest) if rest else []:
     option, equals, value = part.partition('=')
     if not (option.isidentifier() and equals):

@@ -1,8 +1,8 @@
 """`t5score score`: scores files of texts, one line per segment, and a summary.
 
 Options of the metric are in `_metric_arguments.py`, files of texts in
-`_text_files.py`, what is written in `_score_output.py`. JAX is imported only
-when a model is loaded.
+`_text_files.py`, the output in `_score_output.py`. JAX is imported only when a
+model is loaded.
 """
 
 from __future__ import annotations
@@ -185,7 +185,7 @@ def _run(args: argparse.Namespace) -> int:
 
 
 def _check_spans_file(args: argparse.Namespace, read: Sequence[Any]) -> None:
-  """Raises UsageError for a FILE of --spans that something else is."""
+  """Raises UsageError for a FILE of --spans that is also used otherwise."""
   if args.spans is None:
     return
   if args.spans == args.output:

@@ -1,7 +1,7 @@
 """`t5score split`: checks rated records and divides them into two files.
 
-Reads and writes files; what is checked is `data/summaries.py`, how documents
-are divided `data/instances.py`.
+Reads and writes files; the checks are in `data/summaries.py`, the division of
+documents in `data/instances.py`.
 """
 
 from __future__ import annotations

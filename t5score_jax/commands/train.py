@@ -1,4 +1,4 @@
-"""`t5score train`: trains a model from gin files and flags, as T5X takes them.
+"""`t5score train`: trains a model from gin files and flags, as in T5X.
 
 Reads and checks the configuration; training is `training/loop.py`.
 """
@@ -126,7 +126,7 @@ def _check_values() -> None:
 
   values = {}
   for name in loop.PLAIN_ARGUMENTS:
-    # A value that is missing or made by a call is checked later.
+    # A value that is missing or computed by a call is checked later.
     with contextlib.suppress(Exception):
       value = gin.query_parameter(f'loop.train.{name}')
       if (macro := re.fullmatch(r'%([\w./]+)', repr(value))) is not None:

@@ -1,4 +1,4 @@
-"""Errors that people or models marked in hypotheses, as tags of tokens.
+"""Error spans marked in hypotheses by annotators or models, as token tags.
 
 A file is JSONL as `t5score score --spans` writes it: `hypothesis`, and `errors`
 with `start`, `end` (characters, the end exclusive) and `severity`. Not here:
@@ -26,15 +26,15 @@ def read(
 
   Args:
     path: The file.
-    severities: Those that are known.
+    severities: The known severities.
 
   Returns:
-    Errors by hypothesis. Those of several lines for one hypothesis, such as
-    several annotators', are joined.
+    Errors by hypothesis. If a hypothesis has several lines, such as those of
+    several annotators, their errors are joined.
 
   Raises:
-    RecordError: A line is no such object, or an error is outside of its text or
-      of another severity.
+    RecordError: A line is not such an object, or an error is outside its text
+      or has an unknown severity.
     OSError: The file can't be read.
   """
   found: dict[str, list[Error]] = {}
@@ -61,7 +61,7 @@ def rows(
   """Yields the number of each line, from 1, and its object.
 
   Raises:
-    RecordError: A line is no object with a list of errors.
+    RecordError: A line is not an object with a list of errors.
     OSError: The file can't be read.
   """
   with files.open_text(path) as lines:
@@ -85,7 +85,7 @@ def check(error: Any, text: str) -> Error:
   """One error of a line, as a tuple.
 
   Raises:
-    InputError: It lacks a field, or lies outside of the text.
+    InputError: It lacks a field, or is outside the text.
   """
   try:
     start, end = error['start'], error['end']
@@ -111,7 +111,7 @@ def tags(
   """The tag of each token of a hypothesis.
 
   Args:
-    offsets: The place of each token; (0, 0) of special ones.
+    offsets: The span of each token; (0, 0) for special tokens.
     errors: The errors; where two overlap, the later one counts.
     severities: The labels.
 

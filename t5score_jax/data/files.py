@@ -76,7 +76,7 @@ class OverwriteError(UsageError):
 def open_text(path: str | os.PathLike[str]) -> Iterator[Iterator[str]]:
   """Opens a text file as an iterator over its lines, without line ends.
 
-  The file is read as the lines are; the module's docstring gives the rules.
+  The file is read lazily; the module's docstring gives the rules.
 
   Args:
     path: A file, compressed with gzip or not, or `-` for standard input.
@@ -181,7 +181,7 @@ def _lines(stream: Iterable[bytes], path: str) -> Iterator[str]:
 
 @contextlib.contextmanager
 def named(path: str | os.PathLike[str]) -> Iterator[None]:
-  """Adds a path to errors of the system that name none, as of a full disk."""
+  """Adds a path to operating system errors without one, as for a full disk."""
   try:
     yield
   except OSError as error:

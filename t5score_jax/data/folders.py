@@ -1,7 +1,7 @@
 """Folders that appear under their names only when they are complete.
 
-Temporary folders lie beside what they become. Those that a killed process has
-left are removed by the next one that needs a folder of that name.
+Temporary folders are created beside their final names. The next process that
+needs a folder of that name removes those left by killed processes.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def scratch(target: str | os.PathLike[str]) -> Iterator[Path]:
   """Yields a temporary folder beside a file or folder, and removes it.
 
   Args:
-    target: What it serves. Its folder exists.
+    target: The file or folder that it is for, in an existing folder.
 
   Raises:
     OSError: The folder cannot be created.
@@ -63,9 +63,9 @@ def scratch(target: str | os.PathLike[str]) -> Iterator[Path]:
       try:
         held.enter_context(_locked(temporary))
       except BlockingIOError:
-        continue  # Another process has just taken it for one that was left.
+        continue  # Another process has just taken it for an abandoned one.
       except OSError:
-        pass  # A file system without locks: nothing is removed, by anyone.
+        pass  # A file system without locks: no process removes anything.
       if temporary.is_dir():
         break
     try:
@@ -99,7 +99,7 @@ def _replace(new: Path, target: Path) -> None:
   # A folder that is not empty cannot be replaced in one step: the old one is
   # moved aside, and moved back if the second step fails.
   prefix = f'.{target.name[:100]}.'
-  # Not a scratch folder: what it holds must not be lost.
+  # Not a scratch folder: its contents must not be lost.
   old = Path(tempfile.mkdtemp(prefix=prefix, dir=target.parent))
   os.replace(target, old)
   try:

@@ -1,8 +1,8 @@
-"""Human judgments as groups and pairs, the training material of equation 3.
+"""Human judgments as groups and pairs, the training data of equation 3.
 
 A group is one shared text (a reference or a source) with all its rated
 hypotheses; a pair is two of them with different ratings. This module selects
-training material, in plain Python and NumPy. It does not read files
+training data, in plain Python and NumPy. It does not read files
 (`data/records.py`, `tasks/`) or build batches (`inputs/feature_converters.py`).
 
 The defaults follow T5Score (Qin et al. 2022, section 3.3): all pairs with a

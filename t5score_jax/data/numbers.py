@@ -37,10 +37,10 @@ def parse(value: object) -> float | None:
 
 
 def real(text: str) -> float:
-  """The type of a command line's finite numbers.
+  """The argparse type of finite numbers.
 
   Raises:
-    ValueError: The text is no such number.
+    ValueError: The text is not a finite number.
   """
   number = parse(text)
   if number is None:
@@ -49,13 +49,13 @@ def real(text: str) -> float:
 
 
 def integer(text: str) -> int:
-  """The type of a command line's integers.
+  """The argparse type of integers.
 
   >>> integer('-12')
   -12
 
   Raises:
-    ValueError: The text is no integer.
+    ValueError: The text is not an integer.
   """
   if not re.fullmatch('[+-]?[0-9]+', text):
     raise ValueError(f'{text!r} is not an integer')

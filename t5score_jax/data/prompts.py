@@ -1,6 +1,6 @@
-"""What MetricX and UniEval read: texts of a segment in one input.
+"""Input formats of MetricX and UniEval: a segment's texts in one input.
 
-The formats are those with which the published models were trained. Not here:
+The published models were trained with these formats. Not here:
 networks (`nn/first_step.py`), scores (`metrics/metricx.py`, `unieval.py`).
 """
 
@@ -18,7 +18,7 @@ METRICX_ID = 250089
 METRICX_RANGE = (0.0, 25.0)
 #: Tokens of an input by version, the `</s>` that is removed included.
 METRICX_LENGTHS = {23: 1024, 24: 1536}
-#: What inputs of MetricX have beside the hypothesis.
+#: The texts in MetricX's inputs besides the hypothesis.
 FORMS = ('reference', 'source', 'source+reference')
 
 
@@ -33,8 +33,8 @@ def metricx(
 
   Args:
     version: 23 or 24.
-    form: One of `FORMS`. Version 23 has no form with both. Version 24 has both
-      or the source alone; with 'reference', the source is empty.
+    form: One of `FORMS`. Version 23 has no form with both texts. Version 24 has
+      both or only the source; with 'reference', the source is empty.
     hypothesis: The translation.
     source: The source; not used with form 'reference'.
     reference: The reference; not used with form 'source'.
@@ -70,10 +70,10 @@ class Question:
   Attributes:
     text: The question.
     fields: Names of the texts in the input, and the texts: 'hypothesis',
-      'source' or 'reference'. A dialogue's fact stands in the place of the
-      reference, which no question about dialogues has.
-    sentences: Whether each sentence of the hypothesis is asked about, and
-      'mean' or 'sum' of their answers taken; '' for the whole hypothesis.
+      'source' or 'reference'. In dialogues the fact takes the place of the
+      reference, which no question about dialogues uses.
+    sentences: 'mean' or 'sum' if the question is asked about each sentence of
+      the hypothesis, and the answers combined so; '' for the whole hypothesis.
   """
 
   text: str
@@ -157,7 +157,7 @@ UNIEVAL: Mapping[str, Mapping[str, Question]] = {
 
 
 def unieval(question: Question, texts: Mapping[str, str]) -> tuple[str, ...]:
-  """The input of UniEval: its parts, between which `</s>` stands.
+  """The input of UniEval: its parts, to be separated by `</s>`.
 
   Args:
     question: The question.
@@ -202,9 +202,9 @@ _NO_END = re.compile(
 def sentences(text: str) -> list[str]:
   """Splits a text into sentences by its punctuation.
 
-  A full stop after an initial or a common abbreviation ends no sentence, nor
-  does one before a small letter. UniEval's program uses NLTK's Punkt model,
-  which differs where it has learned other abbreviations.
+  A full stop after an initial or a common abbreviation, or before a lower-case
+  letter, does not end a sentence. UniEval's program uses NLTK's Punkt model,
+  which has learned other abbreviations and can split differently.
 
   Returns:
     At least one sentence: the text itself if it has no end of a sentence.

@@ -451,7 +451,7 @@ def _rows(
     for name, value in [*segment.ratings.items(), *numbers.items()]:
       if name in row or name in FIELDS or _REFERENCE.fullmatch(name):
         raise UsageError(f'the name {name!r} is used twice; rename one')
-      # str() gives a float32 the digits it has; float() alone adds noise.
+      # str() prints the digits of a float32; float() alone adds spurious ones.
       row[name] = float(str(value))
     yield row
   for name, column in values.items():

@@ -1,7 +1,7 @@
 """Folders of resumable runs: each names, in a manifest, the run it belongs to.
 
 A manifest is a JSON file that holds the identity of a run: everything its
-results depend on. A command that is repeated continues in the folder; another
+results depend on. Repeating a command resumes its run in the folder; another
 command is refused, with an error that names what differs. Not here: which
 parts of a run are done, which every kind of run stores in its own way.
 """
@@ -27,7 +27,7 @@ _MOST_CHARACTERS = 200
 
 
 class RunError(T5ScoreError, ValueError):
-  """A folder belongs to another run, or what is in it is damaged."""
+  """A folder belongs to another run, or its contents are damaged."""
 
 
 def digest(path: str | os.PathLike[str]) -> str:
@@ -111,7 +111,7 @@ def check_identity(
   Args:
     folder: The folder, for the message.
     before: The identity in its manifest.
-    now: The identity of this run, in JSON types or what becomes them.
+    now: The identity of this run, in JSON types or types that convert to them.
     advice: What to do otherwise.
 
   Raises:

@@ -1,9 +1,9 @@
 """Reads the spellings of special tokens in texts as these tokens.
 
-`</s>` in a text is text to this library's vocabularies, as to SeqIO; to
-transformers it is the token. For parity, `SpellingVocabulary` and
-`subwords.SubwordTokenizer.with_special_tokens` do as transformers does: what
-stands between the spellings is encoded by itself.
+This library's vocabularies, like SeqIO's, read `</s>` in a text as text;
+transformers reads it as the token. For parity, `SpellingVocabulary` and
+`subwords.SubwordTokenizer.with_special_tokens` follow transformers: the parts
+between the spellings are encoded separately.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ def encode(
   ids: Mapping[str, int],
   encode_batch: Callable[[list[str]], list[list[int]]],
 ) -> list[list[int]]:
-  """Encodes texts in which some spellings stand for one id each.
+  """Encodes texts in which certain spellings are single ids.
 
   Args:
     texts: The texts.
     ids: Id by spelling.
-    encode_batch: Encodes what stands between spellings.
+    encode_batch: Encodes the parts between spellings.
 
   Returns:
     The ids of each text.
@@ -42,9 +42,9 @@ def encode(
 
 
 class SpellingVocabulary(vocab.Vocabulary):
-  """A vocabulary that reads the spellings of its special tokens as these.
+  """A vocabulary that reads spellings of its special tokens as these tokens.
 
-  Ids, sentinels and fingerprint are those of the vocabulary it is made of.
+  It has the ids, sentinels and fingerprint of the vocabulary that it wraps.
   """
 
   def __init__(self, vocabulary: vocab.Vocabulary):

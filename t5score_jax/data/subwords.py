@@ -83,7 +83,7 @@ class SubwordTokenizer(abc.ABC):
 
   @abc.abstractmethod
   def with_offsets(self) -> JsonTokenizer:
-    """A tokenizer that knows where in a text each id stands."""
+    """A tokenizer that knows the span of each id in a text."""
 
   @abc.abstractmethod
   def with_special_tokens(self) -> SubwordTokenizer:
@@ -143,13 +143,13 @@ class JsonTokenizer(SubwordTokenizer):
     return self._encode(pairs, max_length)
 
   def with_offsets(self) -> JsonTokenizer:
-    """See `SubwordTokenizer.with_offsets`: this one."""
+    """Returns this tokenizer; see `SubwordTokenizer.with_offsets`."""
     return self
 
   def offsets(
     self, texts: Sequence[str], max_length: int
   ) -> list[list[tuple[int, int]]]:
-    """The place of each id of `encode_batch` in its text.
+    """The span of each id of `encode_batch` in its text.
 
     Returns:
       For each text the first character of each id and the one after its last,
@@ -203,8 +203,8 @@ def _split_spellings(tokenizer: tokenizers.Tokenizer) -> None:
   """Makes a tokenizer read spellings of special tokens as text."""
   tokenizer.encode_special_tokens = True
   added = tokenizer.get_added_tokens_decoder().items()
-  # A model finds those that are pieces of its own all the same, as XLM-R's
-  # does: it does not once they are split.
+  # A model still finds those that are among its own pieces, as XLM-R's does,
+  # unless they are split.
   pieces = [
     token.content
     for number, token in added

@@ -1,7 +1,7 @@
-"""What rated records hold, in words, and what in them looks wrong.
+"""Summarises rated records in words, and warns of likely mistakes.
 
-For the checks before a training run (`t5score split`). Errors of single rows
-are those of `data/records.py`. Plain Python.
+For the checks before a training run (`t5score split`). `data/records.py`
+reports errors of single rows. Plain Python.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def summarize(segments: Sequence[Segment], ratings: Sequence[str]) -> list[str]:
   ]
   lines = [', '.join(counts)]
   for name in ratings:
-    # A zero with a sign, as of penalties, becomes one without.
+    # A negative zero, as from penalties, becomes positive.
     values = [s.ratings[name] + 0.0 for s in segments if name in s.ratings]
     mean = sum(values) / len(values) if values else 0.0
     lines.append(
@@ -53,7 +53,7 @@ def summarize(segments: Sequence[Segment], ratings: Sequence[str]) -> list[str]:
 
 
 def pairs_line(segments: Sequence[Segment], rating: str) -> str:
-  """Says how many pairs T5Score could be trained on, and what else to use."""
+  """States how many pairs T5Score could be trained on, and the alternatives."""
   for shared in judgments.SHARED:
     groups, _ = judgments.groups(segments, rating, shared=shared)
     pairs = sum(len(judgments.pairs(group.ratings)) for group in groups)
@@ -71,7 +71,7 @@ def pairs_line(segments: Sequence[Segment], rating: str) -> str:
 
 
 def warnings(segments: Sequence[Segment], ratings: Sequence[str]) -> list[str]:
-  """Names what is allowed but more likely a mistake; empty if nothing is."""
+  """Warnings about valid records that are likely mistakes; empty if none."""
   found = []
   ids = collections.Counter(
     (s.language_pair, s.system, s.document, s.segment, s.hypothesis)

@@ -311,7 +311,7 @@ def _check(
 
 
 def suggest(wanted: str, present: Iterable[str]) -> str:
-  """Lists the names present, and the closest one; ends a message."""
+  """The end of a message: the names present, and the closest one."""
   present = list(present)
   close = difflib.get_close_matches(wanted, present, 1)
   question = f' did you mean {close[0]!r}?' if close else ''

@@ -1,7 +1,7 @@
 """Files of texts with their translations: JSONL, or TSV with a header.
 
-`t5score mine` writes one (`source`, `target`), `t5score infer` another one
-(`inputs`, `prediction`). Not here: ranked pairs of outputs (`data/pairs.py`).
+`t5score mine` writes the columns `source` and `target`, `t5score infer`
+`inputs` and `prediction`. Not here: pairs of related texts (`data/pairs.py`).
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def read(
       the file's first row has.
 
   Yields:
-    The line, counted from 1, and the two texts.
+    The line number, from 1, and the two texts.
 
   Raises:
     RecordError: A row is malformed, lacks a column, or has no text there.

@@ -1,7 +1,7 @@
-"""`tokenizer.json` of Unigram tokenizers, made of SentencePiece models.
+"""Builds `tokenizer.json` of Unigram tokenizers from SentencePiece models.
 
-The library `tokenizers` then reads texts as SentencePiece does, and knows where
-in a text each piece stands. Not here: encoding (`data/subwords.py`), other
+With it the library `tokenizers` encodes texts as SentencePiece does, and knows
+the span of each piece in a text. Not here: encoding (`data/subwords.py`), other
 files of a tokenizer (`checkpoints/formats/huggingface/tokenizer.py`).
 """
 
@@ -16,12 +16,12 @@ from sentencepiece import sentencepiece_model_pb2
 #: XLM-R's first ids, which its SentencePiece model lacks or orders otherwise.
 XLMR_SPECIAL = ('<s>', '<pad>', '</s>', '<unk>')
 
-# Type checkers do not see what protobuf adds to the module.
+# Type checkers do not see the names that protobuf adds to the module.
 _PROTO: Any = sentencepiece_model_pb2
 
 
 def xlmr_json(model_bytes: bytes) -> bytes:
-  """`tokenizer.json`: the tokenizer that XLMRobertaTokenizer makes of a model.
+  """`tokenizer.json` as XLMRobertaTokenizer builds it from a model.
 
   Args:
     model_bytes: The content of `sentencepiece.bpe.model`.
@@ -48,10 +48,10 @@ def unigram_json(
   Args:
     vocab: [piece, score] by id.
     unk_id: The id of unknown pieces.
-    special: Ids of pieces that are tokens wherever a text spells them.
+    special: Ids of pieces that are tokens wherever they occur in a text.
     model: The SentencePiece model, for its normalisation.
-    single: What becomes of a text A, such as 'A </s>'.
-    pair: What becomes of two texts, A and B.
+    single: The template of one text A, such as 'A </s>'.
+    pair: The template of two texts, A and B.
   """
   ids = {text: i for i, (text, _) in enumerate(vocab)}
 

@@ -39,8 +39,8 @@ _LOADING = threading.Lock()
 class Vocabulary(abc.ABC):
   """A mapping between text and ids; ids 0, 1, 2 are padding, `</s>`, unknown.
 
-  Vocabularies are equal (`==`) if their fingerprints are, and then encode every
-  text alike.
+  Vocabularies are equal (`==`) if their fingerprints are; equal vocabularies
+  encode every text alike.
   """
 
   pad_id: int = 0
@@ -122,7 +122,7 @@ class Vocabulary(abc.ABC):
     """Decodes ids of this vocabulary; none of them is `</s>`."""
 
   def pieces(self, ids: Sequence[int]) -> list[str]:
-    """The text of each id; joined, the text as a model reads it.
+    """The text of each id; joined, they are the text that a model reads.
 
     Args:
       ids: Ids of this vocabulary.

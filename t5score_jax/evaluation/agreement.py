@@ -1,4 +1,4 @@
-"""From score grids to the numbers of a table, by language pair and on average.
+"""Measures agreement by language pair and on average, from grids of scores.
 
 `preparation` prepares each language pair; this module averages as the papers
 do and compares metrics. `scores` and `readers/` read files; `reports/tables`
@@ -115,7 +115,7 @@ def measure(grids: Sequence[ScoreGrid], config: AgreementConfig) -> Report:
     pair = grid.language_pair
     chosen = choose_systems(grid, config, notes)
     dropped = [s for s in grid.systems if s not in chosen.systems]
-    # What does not vary is noted where each metric is measured.
+    # Constant scores are noted where each metric is measured.
     with correlation.note_constants([]):
       prepared = prepare(chosen, dropped, config, notes)
     where = grid.prefix
@@ -124,8 +124,8 @@ def measure(grids: Sequence[ScoreGrid], config: AgreementConfig) -> Report:
       with correlation.note_constants(notes, name, where):
         values[pair][k] = prepared.function(scores)
     counts[pair] = prepared.count
-    # Another seed for every language pair, and the same one whatever the
-    # other language pairs are: their draws are averaged as independent.
+    # Each language pair has its own seed, which does not depend on the other
+    # pairs: the averages take their draws as independent.
     seed = config.seed + zlib.crc32(pair.encode())
     # What does not vary has been noted.
     with correlation.note_constants([]):

@@ -1,15 +1,15 @@
 """The paired bootstrap over segments, for metrics and for systems.
 
-Every statistic is resampled over segments (a segment brings all its systems
-or all its ranked pairs along, because those are not independent), and all
-metrics see the same draws, which is what makes the comparison paired
-(Koehn 2004; Graham et al. 2014; T5Score section 4.2 uses p < .05).
+Every statistic is resampled over segments. A segment is drawn with all its
+systems or ranked pairs, because those are not independent. All metrics share
+the draws, which makes the comparison paired (Koehn 2004; Graham et al. 2014;
+T5Score section 4.2 uses p < .05).
 
-No resample is ever gathered: a draw is how often each segment was taken, and
-the statistics that matter are functions of sums over segments, so that all
-draws of all metrics are one matrix product. Statistics that count pairs of
-translations are resampled in `pair_bootstrap`. Tests that swap two metrics'
-scores instead of resampling segments are in `permutation`.
+Resamples are not materialised: a draw is the number of times that each segment
+was taken. Most statistics are functions of sums over segments, so one matrix
+product computes all draws of all metrics. `pair_bootstrap` resamples statistics
+that count pairs of translations. `permutation` has tests that swap two metrics'
+scores instead of resampling segments.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ FEWEST_SEGMENTS = 6
 # With fewer, the bootstrap rejects true null hypotheses too often: at p < .05
 # about 17% with 6 segments, 12% with 8, 10% with 12 (normal scores).
 FEW_SEGMENTS = 30
-# Draws are made in pieces of about this many numbers, to bound the memory.
+# Draws are made in chunks of about this many numbers, to bound the memory.
 CHUNK_NUMBERS = 1 << 22
 
 
@@ -112,10 +112,10 @@ def compare_draws(
 def average(
   parts: Sequence[Replicates], weights: Sequence[float] | None = None
 ) -> Replicates:
-  """The mean over language pairs: of the values, and draw by draw.
+  """Averages the values, and each draw, over language pairs.
 
   The language pairs must have been drawn with different seeds, so that their
-  draws are independent of each other. Without `weights` they count alike.
+  draws are independent of each other. Without `weights` all count equally.
 
   Raises:
     InputError: No part, or parts with other metrics or another draw count.
@@ -138,7 +138,7 @@ def average(
 def segment_draws(
   segments: int, resamples: int, seed: int, least: int = 2
 ) -> Iterator[np.ndarray]:
-  """Yields how often each resample contains each segment, in pieces [b, N].
+  """Yields how often each resample contains each segment, in chunks [b, N].
 
   All bootstraps of this library draw here.
 
@@ -172,7 +172,7 @@ def segment_draws(
 
 
 def few_segments(count: int) -> str:
-  """What resamples of so many segments are worth, as a note; '' if enough."""
+  """A note if there are few segments to resample; '' if there are enough."""
   if count < FEWEST_SEGMENTS:
     return (
       f'{count} segment{"s" * (count > 1)} cannot show significance: below '
@@ -190,7 +190,7 @@ def few_segments(count: int) -> str:
 def stack(
   metrics: dict[str, np.ndarray],
 ) -> tuple[tuple[str, ...], np.ndarray]:
-  """The names and the arrays of metrics, the latter as one float64 array.
+  """The names of the metrics, and their scores as one float64 array.
 
   Raises:
     InputError: There is no metric.
@@ -214,7 +214,7 @@ def run_sums(
   Args:
     names: M metrics.
     sums: What each segment adds, [N, ...].
-    finish: Makes the statistic of sums, [b, ...] -> [b, M].
+    finish: Computes the statistic from sums, [b, ...] -> [b, M].
     resamples: How many draws of segments.
     seed: Of the draws.
 
@@ -231,7 +231,7 @@ def run_sums(
 
 
 def ratio(numerator: np.ndarray, denominator: np.ndarray) -> np.ndarray:
-  """Divides; a resample without anything to count has the defined value 0."""
+  """Divides; a resample with nothing to count has the value 0 by definition."""
   safe = np.where(denominator > 0, denominator, 1.0)
   return np.where(denominator > 0, numerator / safe, 0.0)
 
@@ -265,8 +265,8 @@ def bootstrap_pearson(
     raise InputError('a rated entry has no finite score under some metric')
   keep = rated.any(axis=0)
   human, scores, rated = human[:, keep], scores[:, :, keep], rated[:, keep]
-  # Centred and scaled first: sums of squares then lose no digits, and the
-  # correlation does not notice.
+  # Centred and scaled first, so that sums of squares lose no digits; this
+  # leaves the correlation unchanged.
   y, *rest = (
     np.where(rated, correlation.standardise(np.where(rated, v, np.nan)), 0.0)
     for v in (human, *scores)
@@ -297,8 +297,8 @@ def bootstrap_items(
 ) -> Replicates:
   """Resamples `correlation.grouped(..., by='item')`.
 
-  A segment's correlation does not change with the draw: only how often it
-  enters the mean does.
+  A segment's correlation is the same in every draw; only the number of times
+  that it enters the mean varies.
 
   Args:
     human: Human scores [S, N], NaN where not rated.
@@ -386,8 +386,8 @@ def bootstrap_any(
 ) -> Replicates:
   """Resamples any segment-level statistic, one call a draw and metric.
 
-  The slow way, for rank correlations over pooled segments, which are no
-  function of sums.
+  Slow; for rank correlations over pooled segments, which are not functions of
+  sums.
 
   Args:
     human: Human scores [S, N].

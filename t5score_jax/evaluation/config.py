@@ -14,7 +14,7 @@ from t5score_jax.evaluation import correlation, permutation
 from t5score_jax.evaluation.darr import MIN_GAP, NamedPairs
 
 LEVELS = ('segment', 'system')
-# Those that are no plain function of two lists, and their only level.
+# Statistics that are not functions of two lists, and their only level.
 SPECIAL = {
   'darr': 'segment',
   'calibrated-accuracy': 'segment',
@@ -34,7 +34,7 @@ class AgreementConfig:
       'soft-accuracy' (system level only), or a name in
       `correlation.STATISTICS`.
     group: How segment-level entries are grouped, see `correlation.grouped`.
-    constant: What groups without variation count, a name in
+    constant: How groups without variation count, a name in
       `correlation.CONSTANT_RULES`.
     ties: The tie rule of 'darr'.
     min_gap: The least difference of raw ratings that ranks a pair ('darr'

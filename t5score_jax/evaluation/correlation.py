@@ -24,9 +24,9 @@ from t5score_jax.errors import InputError
 # How a metric's tie on a human-ranked pair counts, by name:
 # (value in the numerator, value in the denominator).
 TIE_RULES = {
-  # WMT12, WMT17 to WMT20, and T5Score: a tie is an error.
+  # WMT12, WMT17 to WMT20, and T5Score: a tie counts as discordant.
   'discordant': (-1.0, 1.0),
-  # WMT14 to WMT16: a tie earns nothing and still counts as a pair.
+  # WMT14 to WMT16: a tie adds 0 and still counts as a pair.
   'neutral': (0.0, 1.0),
   # WMT13: ties are left out altogether.
   'excluded': (0.0, 0.0),
@@ -124,7 +124,7 @@ def darr_tau(
 
   Args:
     better_scores: The metric's scores of the better translations, [P].
-    worse_scores: Those of the worse translations, [P], same order.
+    worse_scores: Its scores of the worse translations, [P], same order.
     ties: How equal metric scores count: 'discordant' (the rule of WMT20 and
       of T5Score), 'neutral' (WMT14) or 'excluded' (WMT13).
 
@@ -277,9 +277,9 @@ def kendall_c(x: object, y: object) -> float:
 def pairwise_accuracy(x: object, y: object) -> float:
   """Share of pairs that both lists order alike (Kocmi et al. 2021), in [0, 1].
 
-  Ties count as WMT22 counts them: a pair that both lists tie is right, a pair
-  that one of them ties is wrong. Constant lists are therefore no special
-  case, but warn; fewer than two values give 0.0 with a warning.
+  Ties count as in WMT22: a pair that is tied in both lists is correct, a pair
+  tied in only one of them is not. The statistic is therefore defined for
+  constant lists, with a warning; fewer than two values give 0.0 with a warning.
 
   Raises:
     InputError: Unequal lengths or values that are not finite.
@@ -306,7 +306,7 @@ def pairwise_accuracy(x: object, y: object) -> float:
 def _accuracy(x: np.ndarray, y: np.ndarray) -> float:
   agreeing = 0
   # Row by row: a full [N, N] table of 36,000 segments would need gigabytes.
-  # Compared, not subtracted: a difference can vanish where numbers differ.
+  # Compared, not subtracted: the difference of unequal numbers can round to 0.
   for i in range(len(x) - 1):
     above_x, below_x = x[i] > x[i + 1 :], x[i] < x[i + 1 :]
     above_y, below_y = y[i] > y[i + 1 :], y[i] < y[i + 1 :]
@@ -315,8 +315,8 @@ def _accuracy(x: np.ndarray, y: np.ndarray) -> float:
   return float(agreeing / (len(x) * (len(x) - 1) / 2))
 
 
-# The statistics of two score lists that need nothing else, by the name that
-# the command line gives them.
+# The statistics that need only two lists of scores, by their names on the
+# command line.
 STATISTICS: dict[str, Callable[[object, object], float]] = {
   'pearson': pearson,
   'spearman': spearman,
@@ -330,9 +330,9 @@ _FEW = 64
 _PAIRS = 1 << 20
 
 GROUPINGS = ('none', 'item', 'system')
-#: What a group counts in which human or metric scores do not vary, so that it
-#: has no correlation: nothing, or 0. mt-metrics-eval has both rules and skips
-#: by default.
+#: How a group counts whose human or metric scores do not vary, and which
+#: therefore has no correlation: not at all, or as 0. mt-metrics-eval has both
+#: rules; its default is to skip the group.
 CONSTANT_RULES = ('skip', 'zero')
 
 
@@ -361,14 +361,14 @@ def grouped(
   by: str = 'none',
   constant: str = 'skip',
 ) -> Grouped:
-  """A segment-level correlation with one of the three ways of grouping.
+  """A segment-level correlation under one of the three groupings.
 
   'none' pools all (system, segment) entries; 'item' correlates the systems of
   each segment and averages over segments; 'system' correlates the segments of
   each system and averages over systems (Deutsch et al. 2023, section 2).
-  A group with fewer than two rated entries does not count. Nor does one whose
-  human or metric scores do not vary, or it counts 0 (`constant`); pairwise
-  accuracy is defined there too.
+  A group with fewer than two rated entries does not count. A group whose human
+  or metric scores do not vary is skipped or counts as 0 (`constant`); pairwise
+  accuracy is defined for it.
 
   Args:
     human: Human scores [S, N], NaN where an entry is not rated.
@@ -435,7 +435,7 @@ def _each_group(
 def _of_few(
   human: np.ndarray, metric: np.ndarray, rated: np.ndarray, statistic: str
 ) -> np.ndarray:
-  """Tau-b or accuracy of many groups of few entries, by all pairs at once."""
+  """Tau-b or accuracy of many small groups, over all pairs at once."""
   i, j = np.triu_indices(human.shape[1], 1)
   values = np.full(len(human), np.nan)
   step = max(1, _PAIRS // max(1, len(i)))
@@ -452,7 +452,7 @@ def _of_few(
       agreeing, pairs = ((x == y) & both).sum(1), both.sum(1)
     else:
       agreeing = (x * y).sum(1)
-      # Pairs that the human scores, and the metric's, do not tie.
+      # Pairs that are not tied in the human scores, and in the metric's.
       pairs = np.sqrt((x != 0).sum(1)) * np.sqrt((y != 0).sum(1))
     np.divide(agreeing, pairs, out=values[rows], where=pairs > 0)
   return values

@@ -17,7 +17,7 @@ from t5score_jax.data import files
 from t5score_jax.errors import InputError
 from t5score_jax.evaluation.scores import ScoreGrid, check_width
 
-# WMT's threshold: raw ratings closer than this (of 100) rank nothing.
+# WMT's threshold: raw ratings (of 100) closer than this form no ranked pair.
 MIN_GAP = 25.0
 
 
@@ -61,7 +61,7 @@ def pairs_from_ratings(
     The pairs, ordered by segment.
 
   Raises:
-    InputError: A gap that is not above 0 (equal ratings rank nothing).
+    InputError: A gap that is not above 0 (equal ratings form no pair).
   """
   if not min_gap > 0:
     raise InputError(f'the minimum gap must be above 0, not {min_gap}')
@@ -91,7 +91,7 @@ class NamedPairs:
     segment: The segment's id.
     better: The preferred system of each pair.
     worse: The other system.
-    path: Where they were read.
+    path: The file that they were read from.
   """
 
   language_pair: np.ndarray
@@ -167,7 +167,7 @@ def read_pairs(path: str | os.PathLike[str]) -> NamedPairs:
 
 
 def with_plain_systems(named: NamedPairs) -> NamedPairs:
-  """The same pairs, their systems renamed by `scores.plain_system`."""
+  """The same pairs, with systems renamed by `scores.plain_system`."""
   return dataclasses.replace(
     named,
     better=np.char.replace(named.better, '_', '-'),

@@ -54,7 +54,7 @@ def bootstrap_darr(
     seed: Of the draws.
     ties: A name in `correlation.TIE_RULES`.
     unit: 'segment' draws segments with all their pairs; 'pair' draws pairs as
-      if they were independent, as WMT did (narrower, too narrow, intervals).
+      if they were independent, as WMT did (the intervals are too narrow).
 
   Raises:
     InputError: No pairs, missing scores, an unknown rule or unit.
@@ -100,7 +100,7 @@ def bootstrap_agreement(
   resamples: int = 1000,
   seed: int = 12345,
 ) -> Replicates:
-  """Resamples the tau over ranked pairs where only agreement is known.
+  """Resamples the tau over ranked pairs when only agreement is known.
 
   Args:
     segments: The segment of each pair, [P].
@@ -135,13 +135,13 @@ def bootstrap_correct_pairs(
   resamples: int = 1000,
   seed: int = 12345,
 ) -> Replicates:
-  """Resamples the weighted share of pairs that a metric gets right, by item.
+  """Resamples the weighted share of pairs that a metric orders correctly.
 
   Args:
-    segments: N, of which each pair lies in one.
-    correct: Which pairs a metric gets right, bool [P] by metric.
+    segments: N, the number of segments; each pair belongs to one.
+    correct: Which pairs a metric orders correctly, bool [P] by metric.
     places: The segment of each pair, int [P].
-    weights: What each pair counts, [P].
+    weights: The weight of each pair, [P].
     resamples: How many draws of segments.
     seed: Of the draws.
 

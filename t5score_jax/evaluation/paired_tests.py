@@ -65,7 +65,7 @@ def of_means(name: str, values: np.ndarray) -> System:
 
 @dataclasses.dataclass(frozen=True)
 class Compared:
-  """One system against another, the first minus the second.
+  """The comparison of a system with a baseline, first minus second.
 
   Attributes:
     first: The system.
@@ -244,7 +244,7 @@ def _randomise(
   beyond = 0
   step = max(1, (1 << 22) // count)
   for start in range(0, trials, step):
-    # What is kept of the baseline, and is exchanged of the other.
+    # What is kept from the baseline, and exchanged with the other system.
     chosen = kept[start : start + step].astype(np.float64)
     mixed = chosen @ (other.statistics - one.statistics)
     mixed += one.statistics.sum(axis=0)

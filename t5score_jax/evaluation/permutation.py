@@ -8,7 +8,7 @@ entry independently, PERM-SYS whole systems, PERM-INPUT whole segments.
 mt-metrics-eval tests system-level correlations on systems' scores, standardised
 over systems and swapped system by system ('system-scores').
 
-If there are few enough different swaps, all are made: the p-values are exact.
+If there are few enough distinct swaps, all are made and p-values are exact.
 
 All metrics share the swaps. The swapped scores of metrics a and b are
 b + r (a - b) with r in {0, 1}, so one matrix product gives the sums of all
@@ -38,7 +38,7 @@ EXACT = 4096
 EARLY_LOW, EARLY_HIGH = 0.02, 0.50
 BLOCK = 100
 
-# Swaps are made in pieces of about this many numbers, to bound the memory.
+# Swaps are made in chunks of about this many numbers, to bound the memory.
 _CHUNK_NUMBERS = 1 << 22
 
 
@@ -52,11 +52,11 @@ class PermutationResult:
     p_values: [M, M]; entry (i, j) is the one-sided p-value of "i is better
       than j": the share of swaps whose difference is at least the observed one,
       (1 + count) / (1 + R), never 0; count / R if `exact`. The diagonal is 1.
-    resamples: R, the most that any pair had.
+    resamples: R, the largest number of swaps of any pair.
     seed: The seed of the swaps.
     draws: R of each pair, [M, M]; less than `resamples` for pairs that were
       decided early.
-    exact: Whether the swaps were all there are.
+    exact: Whether all possible swaps were made.
   """
 
   names: tuple[str, ...]
@@ -78,7 +78,7 @@ class Swaps:
   """The swaps of one test.
 
   Attributes:
-    exact: Whether these are all different swaps, each once.
+    exact: Whether these are all distinct swaps, each once.
     count: How many swaps there are.
   """
 
@@ -122,7 +122,7 @@ class Swaps:
     self.count = 2**units if self.exact else resamples
 
   def __iter__(self) -> Iterator[np.ndarray]:
-    """Yields the entries to swap, in pieces: float64 [r, S, N] of 0 and 1."""
+    """Yields the entries to swap, in chunks: float64 [r, S, N] of 0 and 1."""
     generator = np.random.default_rng(self._seed)
     step = max(1, _CHUNK_NUMBERS // math.prod(self._size))
     for start in range(0, self.count, step):
@@ -156,7 +156,7 @@ def standard_scores(
 
 
 class PairCounts:
-  """Counts, for all pairs of metrics, the swaps with as large a difference.
+  """Counts the swaps with at least the observed difference, per metric pair.
 
   Attributes:
     first: The first metric of each pair, int [Q].
@@ -215,7 +215,7 @@ class PairCounts:
     p_values = np.ones((size, size))
     draws = np.zeros((size, size), np.int64)
     i, j = self.first, self.second
-    # Random swaps do not count the data themselves, all swaps do.
+    # Random swaps exclude the data themselves; all swaps include them.
     own = 0 if self._exact else 1
     p_values[i, j] = (own + self._at_least) / (own + self._draws)
     p_values[j, i] = (own + self._at_most) / (own + self._draws)

@@ -322,7 +322,7 @@ def _prepare_systems(
   if missing.any():
     _check_complete(grid, missing, config, notes)
     if len(grid.segments) == 1:
-      # A file of system scores: what is missing is a system.
+      # A file of system scores: the missing entry is a system.
       whole = given[:, 0]
       names = zip(grid.systems, whole, strict=True)
       grid = grid.with_systems([name for name, there in names if there])

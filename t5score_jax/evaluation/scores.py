@@ -80,11 +80,11 @@ class ScoreGrid:
 
   @property
   def prefix(self) -> str:
-    """What messages about this language pair begin with."""
+    """The prefix of messages about this language pair."""
     return f'{self.language_pair}: ' if self.language_pair else ''
 
   def with_systems(self, keep: Sequence[str]) -> ScoreGrid:
-    """The same grid with these systems only, in its own order."""
+    """The grid with these systems only, in the grid's order."""
     wanted = set(keep)
     rows = [i for i, name in enumerate(self.systems) if name in wanted]
     return dataclasses.replace(
@@ -99,7 +99,7 @@ class ScoreGrid:
     return dataclasses.replace(self, language_pair=name)
 
   def with_segments(self, keep: np.ndarray) -> ScoreGrid:
-    """The same grid with the segments where `keep` [N] is true."""
+    """The grid with the segments for which `keep` [N] is true."""
     return dataclasses.replace(
       self,
       segments=tuple(np.array(self.segments, dtype=object)[keep]),
@@ -149,8 +149,8 @@ def read_table(
 ) -> ScoreTable:
   """Reads the wanted number columns of a TSV, CSV or JSONL file and its keys.
 
-  The format follows the name's ending (.jsonl, .csv, .tsv, each also .gz),
-  else the first character of the file.
+  The format follows from the suffix (.jsonl, .csv, .tsv, each also .gz), or
+  else from the first character of the file.
 
   Args:
     path: The file, gzipped or not.
@@ -394,7 +394,7 @@ def join(
 
 
 def _joined_on(table: ScoreTable) -> tuple[str, ...]:
-  # A column without a single language pair is none.
+  # A column of empty language pairs counts as absent.
   return tuple(
     name
     for name in table.keys
@@ -433,7 +433,7 @@ def plain_system(name: str) -> str:
 
 
 def with_plain_systems(table: ScoreTable) -> ScoreTable:
-  """The same table, its systems renamed by `plain_system`."""
+  """The same table, with systems renamed by `plain_system`."""
   rows = [(p, plain_system(s), n) for p, s, n in table.rows]
   return dataclasses.replace(table, rows=rows)
 

@@ -1,4 +1,4 @@
-"""Which systems of a language pair count."""
+"""Selects the systems of a language pair."""
 
 from __future__ import annotations
 

@@ -6,8 +6,8 @@ absolute difference of their p-values over all pairs of systems, each p-value
 from a paired permutation test over segments. `swap_tests.permute_soft_accuracy`
 compares metrics under it.
 
-Two systems are compared on the segments with human ratings of both, for human
-and metric scores alike, so that uneven ratings cannot bias the comparison.
+Two systems are compared on the segments with human ratings of both. This holds
+for human and metric scores, so that uneven ratings cannot bias the comparison.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from t5score_jax.errors import InputError
 from t5score_jax.evaluation import correlation
 
 PERMUTATIONS = 1000
-# Signs are made in pieces of about this many numbers, to bound the memory.
+# Signs are drawn in chunks of about this many numbers, to bound the memory.
 _CHUNK_NUMBERS = 1 << 22
 
 
 @dataclasses.dataclass(frozen=True)
 class SystemPairs:
-  """All pairs of S systems, and on which segments each is compared.
+  """All pairs of S systems, and the segments on which each is compared.
 
   Attributes:
     first: Index of one system, int [Q].
@@ -84,7 +84,7 @@ def system_pairs(human: np.ndarray) -> SystemPairs:
 def sign_draws(
   segments: int, permutations: int, seed: int
 ) -> Iterator[np.ndarray]:
-  """Random signs in pieces: float64 [k, N] of -1 and 1.
+  """Random signs in chunks: float64 [k, N] of -1 and 1.
 
   Raises:
     InputError: No permutation.
@@ -157,7 +157,7 @@ def soft_pairwise_accuracy(
   Args:
     human: Human scores [S, N], NaN where not rated.
     metric: Metric scores [S, N], finite wherever `human` is rated.
-    permutations: Of each p-value.
+    permutations: The number of permutations for each p-value.
     seed: Of the permutations, the same for human and metric scores.
 
   Raises:

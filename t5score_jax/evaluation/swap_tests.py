@@ -1,10 +1,10 @@
-"""Permutation tests between metrics for ranks, accuracies and anything else.
+"""Permutation tests between metrics for tau, accuracies and others.
 
 Each test swaps two metrics' standardised scores as in `permutation`. The tau
-over ranked pairs and pairwise accuracy are sums, so that one matrix product
-computes all swaps of all pairs of metrics. Soft pairwise accuracy takes one
-product per swap for all metrics. Any other function is called twice per swap
-and pair of metrics.
+over ranked pairs and pairwise accuracy are sums, so one matrix product computes
+all swaps of all pairs of metrics. Soft pairwise accuracy takes one product per
+swap for all metrics. Any other function is called twice per swap and pair of
+metrics.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from t5score_jax.evaluation.permutation import (
   standard_scores,
 )
 
-# Signs are made in pieces of about this many numbers, to bound the memory.
+# Signs are drawn in chunks of about this many numbers, to bound the memory.
 _CHUNK_NUMBERS = 1 << 23
 # NumPy releases the global interpreter lock on arrays of this size.
 _THREADS = min(os.cpu_count() or 1, 8)
@@ -43,13 +43,13 @@ def permute_correct_pairs(
   """Swaps two metrics' results on pairs of translations (WMT24's 'pairs').
 
   For tie-calibrated accuracy: each metric keeps its threshold, which is not
-  fitted again for every swap. The statistic is the weighted share of pairs
-  that a metric orders correctly.
+  refitted for every swap. The statistic is the weighted share of pairs that a
+  metric orders correctly.
 
   Args:
-    correct: Which pairs each metric gets right, bool [P] by metric; see
+    correct: Which pairs each metric orders correctly, bool [P] by metric; see
       `tie_calibration.correct_pairs`.
-    weights: What each pair counts, [P], above 0.
+    weights: The weight of each pair, [P], above 0.
     resamples: How many swaps.
     seed: Of the swaps.
 
@@ -173,7 +173,7 @@ def permute_any(
   seed: int = 12345,
   early_stop: bool = True,
 ) -> PermutationResult:
-  """Tests any statistic of one metric's scores, the slow way.
+  """Tests any statistic of one metric's scores, slowly.
 
   Args:
     needed: Entries that the statistic looks at, bool [S, N].
@@ -254,7 +254,7 @@ def permute_soft_accuracy(
   ).astype(np.float32)
   swapped = _SwappedAccuracy(human, scores, permutations, seed)
   counts = PairCounts(np.array(list(values.values())), early_stop)
-  # Single precision: that the data count among all swaps is not certain.
+  # Sampled: single precision may fail to count the data among all swaps.
   drawn = Swaps(human.shape, unit, resamples, seed, sampled=True)
   for done, bits in enumerate(_one_by_one(drawn)):
     pairs = np.flatnonzero(counts.going)
@@ -291,7 +291,7 @@ class _SwappedAccuracy:
       [
         *soft_accuracy.sign_draws(human.shape[1], permutations, seed),
         np.zeros((self._width - permutations, human.shape[1])),
-        # The seen difference is one more column, of signs that are all 1.
+        # The observed difference is one more column, whose signs are all 1.
         np.ones((1, human.shape[1])),
       ]
     )
@@ -351,7 +351,7 @@ class _SwappedAccuracy:
       top, bottom = top[first] - bottom[second], bottom[first] - top[second]
     seen = seen - self._slack
     # Systems far apart are decided by the extremes of their sums: no or every
-    # permutation makes as large a difference.
+    # permutation gives at least the observed difference.
     counts = np.where(seen <= bottom, self._permutations, 0)
     rest = np.flatnonzero((seen > bottom) & (seen <= top))
     null, at_least = null[: len(rest)], at_least[: len(rest)]

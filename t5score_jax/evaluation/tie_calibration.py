@@ -182,19 +182,19 @@ def calibrate(
   difference = flat[pairs.first] - flat[pairs.second]
   right = (np.sign(difference) == pairs.signs) & (pairs.signs != 0)
   size = np.abs(difference)
-  # What the accuracy gains when the pair becomes a tie.
+  # The change in accuracy if the pair becomes a tie.
   gain = pairs.weights * ((pairs.signs == 0) - right.astype(np.float64))
   order = np.argsort(size, kind='stable')
   size, gain = size[order], gain[order]
   start = float(pairs.weights[right].sum())
-  # The accuracy once all pairs up to the last one of a size tie.
+  # The accuracy once all pairs up to the last one of equal size are tied.
   last = np.flatnonzero(np.append(size[1:] != size[:-1], True))
   thresholds = size[last]
   values = start + np.cumsum(gain)[last]
   if thresholds[0] > 0:
     thresholds = np.append(0.0, thresholds)
     values = np.append(start, values)
-  # Rounding of the sums must not choose among equals: the first counts.
+  # Rounding of the sums must not choose among equals: take the first.
   best = int(np.argmax(values >= values.max() - 1e-12))
   return Calibrated(
     float(np.clip(values[best], 0.0, 1.0)),

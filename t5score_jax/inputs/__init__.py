@@ -1,1 +1,1 @@
-"""From tasks or arrays to batches."""
+"""Input pipelines: batches from tasks or arrays."""

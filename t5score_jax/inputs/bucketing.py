@@ -1,8 +1,9 @@
 """Batches from length buckets, each with its own shape and batch size.
 
-A batch padded to the longest text of all wastes most of its work on padding.
-Here every batch comes from one of several datasets, and batches of long texts
-have fewer of them. `datasets.MixtureDataset` mixes datasets within a batch.
+If every batch is padded to the longest text of the data, most of the work is
+wasted on padding. Here every batch comes from one of several datasets, and
+batches of long texts are smaller. `datasets.MixtureDataset` mixes datasets
+within a batch.
 """
 
 from __future__ import annotations

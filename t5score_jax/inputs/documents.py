@@ -2,7 +2,7 @@
 
 A document of SummEval has 561 training instances of COMES (17 summaries, 11
 references, 3 experts) and 29 texts. A batch has the texts of some documents and
-the instances as rows of indices, so that the cost of a step is that of encoding
+the instances as rows of indices, so that the cost of a step is the encoding of
 its texts. `inputs/texts.py` draws instances one by one.
 """
 

@@ -2,10 +2,10 @@
 
 The state of the pipeline's iterator (offsets in files, shuffle buffers, random
 seeds) is written with each checkpoint. It belongs to one task, seed, batch size
-and share. Where it belongs to another or is damaged, or where a pipeline has no
-state that can be saved (Python generators and functions), the resumed run reads
-past the earlier batches (`inputs/skipping.py`). Both give the same batches.
-Datasets that can jump need none of this. TensorFlow is imported when needed.
+and share. If the state does not match these, is damaged, or cannot be saved
+(Python generators and functions), the resumed run reads past the earlier
+batches (`inputs/skipping.py`). Both ways give the same batches. Datasets with
+random access need no saved position. TensorFlow is imported when needed.
 """
 
 from __future__ import annotations
@@ -32,15 +32,15 @@ _STATE = 'iterator'  # The first part of the names of TensorFlow's files.
 # Least number of seconds between states apart from those of checkpoints that
 # are due: a run that is preempted between these reads past few batches.
 _SECONDS = 30.0
-# Times its own duration that passes before the next state.
+# Multiple of its own duration that passes before the next state.
 _RARE = 50.0
 
 
 class Positions:
   """The positions of one run's iterator in this process.
 
-  The iterator is read ahead in another thread, so that states are recorded
-  there, by the step after which the reader stands.
+  Another thread reads the iterator ahead; it records states by the number of
+  steps that it has read.
   """
 
   def __init__(
@@ -87,8 +87,8 @@ class Positions:
       start: Number of batches that the run has read.
 
     Returns:
-      The iterator, and how many batches are behind it, at most `start`: 0
-      without a saved position that belongs to this pipeline.
+      The iterator, and the number of batches before its position, at most
+      `start`: 0 without a saved position of this pipeline.
     """
     self._name = name
     self._identity = {**identity, 'tensorflow': _version()}
@@ -157,7 +157,7 @@ class Positions:
 def batches(
   dataset: Any, start: int, share: shares.Share, position: Positions
 ) -> Iterator[dict[str, np.ndarray]]:
-  """Reads a dataset, with its position if it has one that can be saved."""
+  """Reads a dataset, with its position if that can be saved."""
   if getattr(dataset, 'has_position', False):
     return dataset.batches(start, share, position)
   return dataset.batches(start, share=share)
@@ -190,7 +190,7 @@ def _save(iterator: Any, identity: Mapping[str, Any]) -> bytes:
 def _restore(
   iterator: Any, content: bytes, identity: Mapping[str, Any], start: int
 ) -> int:
-  """Moves an iterator to a saved state; returns the step of that."""
+  """Moves an iterator to a saved state; returns the step of the state."""
   import tensorflow as tf
 
   with (

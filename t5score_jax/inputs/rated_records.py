@@ -1,9 +1,9 @@
 """Batches of pairs or groups from a file of rated records, by gin.
 
-For records of one's own: a TSV or JSONL file (`data/records.py`) of any number
-of systems, held in memory, without TensorFlow and without files in between. A
-part of the documents is kept for validation. For corpora that are published in
-layouts of their own or do not fit in memory: SeqIO tasks (`tasks/`).
+For the user's own records: a TSV or JSONL file (`data/records.py`) with any
+number of systems, held in memory, without TensorFlow or intermediate files.
+Part of the documents is held out for validation. Published corpora with their
+own layouts, or too large for memory, are SeqIO tasks (`tasks/`).
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ class Parts:
   """Records to train on and records to validate on.
 
   Attributes:
-    train: The former.
-    validation: The latter.
-    path: The file of the former.
-    note: How many there are of each, in words.
+    train: The records to train on.
+    validation: The records to validate on.
+    path: The file of the training records.
+    note: The number of records of each, in words.
   """
 
   train: Sequence[records.Segment]
@@ -48,17 +48,17 @@ def read_parts(
   by: str | None = None,
   seed: int = 0,
 ) -> Parts:
-  """Reads rated records and keeps some of them for validation.
+  """Reads rated records and holds some of them out for validation.
 
   Args:
     path: TSV or JSONL records to train on.
     rating: Name of the rating; higher is better. Records may lack it.
     columns: Column of each field or rating whose name differs.
-    quoting: Of TSV cells, 'none' or 'csv'.
+    quoting: Quoting of TSV cells, 'none' or 'csv'.
     validation_path: Records to validate on, with the same columns; None takes
       them from `path`.
-    validation_share: The share of the documents that is taken.
-    by: The field that is kept together, see `instances.KEYS`; by default
+    validation_share: The share of the documents that is held out.
+    by: The field whose records stay together, see `instances.KEYS`; by default
       `instances.default_key`.
     seed: Seed of the choice, which is the same on every machine.
 
@@ -120,8 +120,8 @@ class RecordsDataset(shuffling.ShuffledDataset):
   An example of kind 'pair' is a pair of hypotheses with the same shared text
   and different ratings, in one direction: both directions of every pair are
   examples. An example of kind 'group' is a shared text with all its
-  hypotheses; groups larger than the length of `ratings` are dealt into parts,
-  once and for all. The keys of batches are those of
+  hypotheses; groups larger than the length of `ratings` are divided into
+  parts, once. The keys of batches are those of
   `inputs/feature_converters.py`, and texts are padded to the longest one.
 
   Attributes:
@@ -144,7 +144,7 @@ class RecordsDataset(shuffling.ShuffledDataset):
     """Selects and encodes the texts.
 
     Args:
-      parts: The records, of which those to train on are read.
+      parts: The records; those to train on are read.
       rating: Name of the rating; higher is better.
       vocabulary: The vocabulary of the network.
       task_feature_lengths: Maximum number of tokens of `inputs` and `targets`,
@@ -154,8 +154,8 @@ class RecordsDataset(shuffling.ShuffledDataset):
       kind: 'pair' or 'group'.
       shared: What hypotheses are compared with: 'reference', the first one, or
         'source'.
-      min_gap: Difference that the ratings of a pair must exceed. Groups leave
-        that to the objective.
+      min_gap: Difference that the ratings of a pair must exceed. For groups the
+        objective decides this.
       seed: Seed of the order and of the parts of large groups.
       shuffle: Whether to shuffle.
 
@@ -277,7 +277,7 @@ def _groups(
   size: int,
   seed: int,
 ) -> np.ndarray:
-  """Groups of at most `size`; those that are larger are dealt into parts."""
+  """Groups of at most `size`; larger ones are divided into parts."""
   generator = np.random.default_rng(seed)
   rows = []
   for group in groups:

@@ -1,7 +1,7 @@
 """Rated records as inputs of MetricX with error scores as labels.
 
 One example per record and form of the input (`data/prompts.py`), held in
-memory, without TensorFlow. Mixed with others by `datasets.MixtureDataset`. Not
+memory, without TensorFlow. `datasets.MixtureDataset` mixes it with others. Not
 here: pairs and groups of hypotheses (`inputs/rated_records.py`).
 """
 
@@ -21,10 +21,10 @@ from t5score_jax.runtime import validation
 class RatedTextsDataset(shuffling.ShuffledDataset):
   """Inputs of MetricX: 'encoder_input_tokens' and 'ratings'.
 
-  A label is `offset + slope * rating`, clipped to [0, 25]: an error score, of
-  which 0 is perfect. Ratings by MQM as penalties (higher is better) need slope
-  -1; z-scores of direct assessment -12.5 and offset 12.5, by which -1 is the
-  worst and 1 perfect.
+  A label is `offset + slope * rating`, clipped to [0, 25]: an error score; 0 is
+  perfect. MQM penalties (higher is better) need slope -1. Z-scores of direct
+  assessment need slope -12.5 and offset 12.5, so that -1 is the worst and 1 is
+  perfect.
 
   Attributes:
     path: The file of the records.
@@ -52,12 +52,12 @@ class RatedTextsDataset(shuffling.ShuffledDataset):
       parts: The records.
       rating: Name of the rating; higher is better.
       vocabulary: The vocabulary of the network.
-      task_feature_lengths: As 'inputs' the most tokens of an input, the `</s>`
-        that is removed included; longer inputs are cut.
+      task_feature_lengths: 'inputs' is the maximum number of tokens per input,
+        including the removed `</s>`; longer inputs are truncated.
       batch_size: Examples per batch over all processes.
-      version: 23 or 24: which inputs.
-      forms: Of `prompts.FORMS`; each record is an example in each of them. A
-        record without a text that a form needs has none in it.
+      version: 23 or 24, the version of the inputs.
+      forms: Names in `prompts.FORMS`; each record is an example in each form. A
+        record that lacks a text of a form has no example in it.
       slope: See the class.
       offset: See the class.
       part: 'train' or 'validation'.

@@ -1,7 +1,7 @@
-"""Pairs of sentences as tokens, to train sentence vectors on.
+"""Pairs of tokenized sentences, for training sentence embeddings.
 
-`write` makes the arrays, `PairDataset` the batches that
-`models/contrastive.py` reads. Not here: where pairs come from
+`write` creates the arrays, `PairDataset` the batches that
+`models/contrastive.py` reads. Not here: the origin of pairs
 (`fitting/contrastive.py`).
 """
 
@@ -16,7 +16,7 @@ from t5score_jax.data import runs
 from t5score_jax.data.subwords import SubwordTokenizer
 from t5score_jax.inputs import datasets, shares
 
-# Batches are padded to multiples of it: few shapes to compile.
+# Batches are padded to multiples of this, so that few shapes are compiled.
 _LENGTH_STEP = 32
 
 
@@ -27,12 +27,12 @@ def write(
   pad_id: int,
   max_length: int,
 ) -> int:
-  """Writes the tokens of pairs for `PairDataset`, unless they are there.
+  """Writes the tokens of pairs for `PairDataset`, unless they exist.
 
   Args:
     folder: The folder, which appears whole.
     pairs: At least one pair of texts.
-    tokenizer: Text to ids.
+    tokenizer: Encodes texts as ids.
     pad_id: Id of padding.
     max_length: Tokens per text, special ones included; longer texts are cut.
 
@@ -77,7 +77,7 @@ class PairDataset(datasets.ArrayDataset):
       path: See `ArrayDataset`, as for the others.
       batch_size: Pairs per batch.
       pad_id: Id of padding.
-      row_multiple: Batches have a multiple of so many rows.
+      row_multiple: Batches have a multiple of this number of rows.
       seed: Seed of the order.
     """
     super().__init__(path, batch_size, seed)
@@ -87,7 +87,7 @@ class PairDataset(datasets.ArrayDataset):
   def batches(
     self, start_step: int = 0, share: shares.Share = shares.WHOLE
   ) -> Iterator[datasets.Batch]:
-    """See `Dataset`; every process must cut a batch alike."""
+    """See `Dataset`; every process must truncate a batch equally."""
     for batch in super().batches(start_step):
       whole = self._fitted(batch)
       rows = share.rows(len(next(iter(whole.values()))))

@@ -1,7 +1,7 @@
 """Batches of a finite number of examples, reshuffled each epoch.
 
-What datasets that can read any example have in common: `datasets.ArrayDataset`
-and `judged.RecordsDataset`. Not here: streams that cannot jump (SeqIO).
+The common part of datasets with random access: `datasets.ArrayDataset` and
+`judged.RecordsDataset`. Not here: streams without random access (SeqIO).
 """
 
 from __future__ import annotations

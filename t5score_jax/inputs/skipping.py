@@ -1,7 +1,7 @@
 """Reads past the batches that a resumed run has trained on, with progress.
 
-A pipeline of SeqIO cannot jump: it computes every batch again. For long runs
-that takes a while, so that its progress is printed.
+SeqIO's pipelines have no random access and recompute every batch. For long runs
+this takes a while, so progress is printed.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ Kasai et al. (2022), section 2.2 and appendix D: a Lasso regression of human
 ratings on standardised metrics, regularised until exactly three weights remain.
 Everything is computed from moments (sums of products) per generator: leaving
 out a generator is a subtraction, and the cost of a fit depends on the number of
-metrics, not of ratings. `data.py` selects the metrics and ratings.
+metrics, not on the number of ratings. `data.py` selects both.
 """
 
 from __future__ import annotations

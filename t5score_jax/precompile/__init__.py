@@ -1,1 +1,1 @@
-"""Ahead-of-time compilation for a topology that is absent."""
+"""Ahead-of-time compilation for absent topologies."""

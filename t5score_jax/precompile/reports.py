@@ -1,4 +1,4 @@
-"""What is known of a program before it runs: memory, FLOPs, a bound on time.
+"""Properties of a program before it runs: memory, FLOPs, a bound on time.
 
 Not here: which programs are compiled (`precompile/train_step.py`,
 `precompile/scoring.py`).
@@ -233,9 +233,9 @@ def memory_asked_for(message: str) -> int | None:
 
 @contextlib.contextmanager
 def effort(full: bool) -> Iterator[None]:
-  """Within it, XLA compiles as for training, or with its least effort.
+  """Within it, XLA compiles as for training, or with minimal effort.
 
-  With the least effort a large program compiles in a sixth of the time. It is
+  With minimal effort a large program compiles in a sixth of the time. It is
   scheduled less well: it runs more slowly and takes a few percent more memory.
   """
   before = jax.config.values[_EFFORT]

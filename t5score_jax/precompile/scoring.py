@@ -1,6 +1,7 @@
-"""The programs that score, compiled ahead of time for a slice.
+"""Compiles the scoring programs ahead of time for a slice.
 
-Those of `inference/scoring.py`, or of `inference/first_step.py` for MetricX.
+These are the programs of `inference/scoring.py`, or of
+`inference/first_step.py` for MetricX.
 
 Not here: training (`precompile/train_step.py`).
 """
@@ -46,7 +47,7 @@ class Scoring:
   output_id: int | None = None
 
   def on(self, topology: topologies.Topology) -> reports.Report:
-    """Compiles encoder and decoder for a slice; memory is the larger's.
+    """Compiles encoder and decoder for a slice; memory is that of the larger.
 
     Raises:
       PrecompileError: The batch cannot be divided that way.
@@ -75,7 +76,7 @@ class Scoring:
       for kind, one in traffic.items():
         total[kind] = total.get(kind, collectives.Traffic()) + one
       if memory.arguments:
-        # The weights of the other program occupy memory all the same.
+        # The weights of the other program occupy memory, too.
         idle = max(0, weights - (memory.arguments - given))
         memory = dataclasses.replace(
           memory,
@@ -109,7 +110,7 @@ class Scoring:
   def _compilations(
     self, shapes: Any, topology: topologies.Topology, replicas: int
   ) -> tuple[Any, list[tuple[Callable[[], Any], int]]]:
-    """What compiles the programs, and the weights that they read.
+    """The compilations of the programs, and the weights that they read.
 
     Returns:
       The weights; for each program its compilation, and the bytes of its
@@ -180,7 +181,7 @@ class Scoring:
 
 
 def _for_first_step(shapes: Any) -> Any:
-  """Shapes of a network of whose output matrix one column is kept."""
+  """Shapes of a network with a single column of its output matrix."""
   decoder = {k: v for k, v in shapes['decoder'].items() if k != 'logits_dense'}
   width = shapes['token_embedder']['embedding'].shape[1]
   kernel = jax.ShapeDtypeStruct((width, 1), jnp.float32)

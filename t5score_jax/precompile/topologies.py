@@ -1,6 +1,6 @@
 """TPU chips, slices, and the devices of an absent slice to compile for.
 
-`libtpu` compiles for a slice without having one. Not here: what is compiled
+`libtpu` compiles for a slice that is absent. Not here: what is compiled
 (`precompile/train_step.py`), and whether it fits (`precompile/reports.py`).
 """
 

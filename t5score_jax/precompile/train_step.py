@@ -1,4 +1,4 @@
-"""The step of `training/loop.py`, compiled ahead of time for a slice.
+"""Compiles the step of `training/loop.py` ahead of time for a slice.
 
 Not here: scoring (`precompile/scoring.py`), what is measured
 (`precompile/reports.py`), flags (`commands/precompile.py`).

@@ -126,10 +126,10 @@ def enable() -> None:
 
 
 def _use_own_format() -> None:
-  """Makes JAX read and write our folder by `ProgramCache`.
+  """Makes JAX read and write our folder through `ProgramCache`.
 
-  There is no public way. Without these names JAX keeps its own format, whose
-  damaged entries are recompiled by every run.
+  There is no public interface for this. Without these names JAX uses its own
+  format, in which every run recompiles damaged entries.
   """
   from jax._src import compilation_cache
 

@@ -1,7 +1,7 @@
-"""Calls of functions that gin configures, and gin's errors in one line.
+"""Calls functions that gin configures, and reports gin's errors in one line.
 
-Gin appends lines about places to the messages of exceptions and evaluates the
-arguments of a function before it calls it. Not here: reading gin files
+Gin evaluates the arguments of a function before it calls it, and appends lines
+about locations to the messages of exceptions. Not here: reading gin files
 (`commands/_gin.py`).
 """
 
@@ -15,11 +15,11 @@ from t5score_jax import errors
 
 
 def call(function: Callable[..., Any], **arguments: Any) -> Any:
-  """Calls a function as gin configures it.
+  """Calls a function with its arguments from gin.
 
   Args:
-    function: A function or class that gin knows.
-    **arguments: Arguments that are not gin's.
+    function: A function or class registered with gin.
+    **arguments: Arguments that gin does not provide.
 
   Returns:
     The function's result.

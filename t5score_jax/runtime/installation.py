@@ -1,8 +1,8 @@
-"""What is installed beside what this package's metadata asks for.
+"""Compares installed distributions with this package's requirements.
 
-Reads metadata alone: nothing is imported but in `import_errors`, which does it
-in a process of its own. The metadata is that of the installation, so that
-`setup.py` stays the one place that names requirements.
+Reads only metadata; `import_errors` imports distributions, in a separate
+process. The metadata is that of the installation, so that `setup.py` is the
+only place that lists requirements.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ class Package:
 
   Attributes:
     name: Its name.
-    wanted: The versions that are asked for, as '>=1.26'; '' for any.
-    version: The version that is installed; None if it is missing.
-    suits: Whether the installed version is one of those.
+    wanted: The required versions, as '>=1.26'; '' for any.
+    version: The installed version; None if it is missing.
+    suits: Whether the installed version is a required one.
   """
 
   name: str
@@ -52,7 +52,7 @@ def extras() -> list[str]:
 
 
 def packages(extra: str = '') -> list[Package]:
-  """What the package requires, with an extra: what that adds.
+  """The package's requirements or, given an extra, those that it adds.
 
   Args:
     extra: One of `extras()`; '' for the requirements of every installation.
@@ -74,7 +74,7 @@ def _required(distribution: str, extra: str) -> Iterator[Package]:
 
 
 def _with_extras(wanted: requirements.Requirement) -> Iterator[Package]:
-  """A requirement, and what its own extras require: `jax[tpu]`."""
+  """A requirement, and the requirements of its own extras: `jax[tpu]`."""
   found = _installed(wanted.name)
   yield Package(
     wanted.name,
@@ -95,14 +95,14 @@ def _installed(name: str) -> str | None:
 
 
 def import_errors(names: Iterable[str], timeout: float = 300.0) -> list[str]:
-  """Imports distributions in a new process, the modules of each in turn.
+  """Imports distributions in a new process, one after another.
 
   Args:
     names: Installed distributions.
-    timeout: Seconds that each may take.
+    timeout: Seconds allowed for each.
 
   Returns:
-    For each that cannot be imported a line: its name and the last line of the
+    A line for each that cannot be imported: its name and the last line of the
     error.
   """
   failed = []
@@ -128,7 +128,7 @@ def import_errors(names: Iterable[str], timeout: float = 300.0) -> list[str]:
 
 
 def _modules(name: str) -> Sequence[str]:
-  """The packages and modules at the top of a distribution."""
+  """The top-level packages and modules of a distribution."""
   listed = importlib.metadata.files(name) or ()
   tops = {
     path.parts[0].removesuffix('.py')

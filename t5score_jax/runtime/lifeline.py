@@ -1,8 +1,8 @@
 """Detects immediately when another process of the run has died.
 
-Processes keep the connections of the rendezvous open. The operating system
-closes those of a process that dies; JAX alone would wait in a collective until
-a heartbeat is missed (100 s), and abort. Not here: making the connections
+Processes keep the connections of the rendezvous open. If a process dies, the
+operating system closes its connections; JAX alone would wait in a collective
+until a heartbeat is missed (100 s), and abort. Not here: making the connections
 (`runtime/rendezvous.py`).
 """
 
@@ -51,7 +51,7 @@ class Lifeline:
     self._thread.start()
 
   def close(self) -> None:
-    """Stops watching; to the others, this process ends normally."""
+    """Stops watching; the others see this process end normally."""
     self._wake.close()
     self._thread.join()
     for peer in self._peers.values():

@@ -1,7 +1,8 @@
 """A lock on a folder that one process at a time may use.
 
-Held as long as the process lives, however it ends. Not here: the processes of
-one run, of which the first holds the lock (`runtime/processes.py`).
+The lock is released when the process ends, in whatever way. Not here: the
+processes of one run, the first of which holds the lock
+(`runtime/processes.py`).
 """
 
 from __future__ import annotations
@@ -29,11 +30,11 @@ class LockError(T5ScoreError, RuntimeError):
 def hold(folder: Path, name: str) -> Iterator[None]:
   """Holds the lock of an existing folder within the block.
 
-  File systems without locks are used without one.
+  On file systems without locks, nothing is locked.
 
   Args:
-    folder: The folder, in which the lock file lies as long as it is held.
-    name: What the folder is called in messages, as 'MODEL_DIR'.
+    folder: The folder, which contains the lock file while the lock is held.
+    name: The folder's name in messages, as 'MODEL_DIR'.
 
   Raises:
     LockError: Another process holds the lock; the message names it.
@@ -49,7 +50,7 @@ def hold(folder: Path, name: str) -> Iterator[None]:
           f'{name} {folder} is in use by {holder}: wait until it has ended, or '
           'choose another folder'
         )
-      # The last holder may have removed the file after it was opened here.
+      # The previous holder may have removed the file after it was opened here.
       if _is_at(stream, path):
         break
     stream.truncate(0)

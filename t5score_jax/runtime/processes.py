@@ -125,7 +125,7 @@ def start(chosen: Settings | None) -> None:
     chosen: From `settings`; nothing happens if None or a single process.
 
   Raises:
-    ProcessError: Processes are missing, the coordinator is out of reach, or
+    ProcessError: Processes are missing, the coordinator is unreachable, or
       'auto' does not find the processes.
   """
   if chosen is None or chosen.process_count == 1:
@@ -373,7 +373,7 @@ def explain_loss(error: BaseException, advice: str = '') -> str:
 
 def _end_without(gone: int) -> None:
   """Exits this process, which would wait for the lost one."""
-  # It may be about to exit with a message of its own.
+  # It may be about to exit with its own message.
   time.sleep(_GRACE)
   print(
     f't5score: process {gone} of {count()} is gone, so process {index()} exits '

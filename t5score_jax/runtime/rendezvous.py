@@ -1,10 +1,10 @@
-"""A rendezvous of all processes before JAX starts, with errors that name them.
+"""Connects all processes before JAX starts, with errors that name them.
 
 `jax.distributed.initialize` aborts the program without a useful message if a
-process is missing, has the index of another or another version. Therefore
-process 0 first listens on the coordinator's port, the others introduce
-themselves, and when all are connected the port is released for JAX. Not here:
-the start itself (`runtime/processes.py`) and the later use of the connections
+process is missing, or has a duplicate index or a different version. Therefore
+process 0 first listens on the coordinator's port, and the others introduce
+themselves. When all are connected, the port is released for JAX. Not here: the
+start itself (`runtime/processes.py`) and the later use of the connections
 (`runtime/lifeline.py`).
 """
 
@@ -18,7 +18,7 @@ from typing import Any
 from t5score_jax.errors import T5ScoreError
 
 _PROTOCOL = 't5score-rendezvous'
-# An introduction and an answer are one short line each.
+# Introductions and answers are one short line each.
 _MOST_BYTES = 4096
 # Seconds for one message, and between attempts to connect.
 _PATIENCE = 5.0
@@ -51,7 +51,7 @@ def meet(
     Process -> connection: in process 0 to all others, in the others to it.
 
   Raises:
-    RendezvousError: Process 0 is out of reach, processes are missing, two have
+    RendezvousError: Process 0 is unreachable, processes are missing, two have
       the same index, or versions or counts differ.
   """
   if index == 0:

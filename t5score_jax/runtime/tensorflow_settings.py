@@ -21,7 +21,7 @@ _NOISE = re.compile(
   r'[IWE]\d{4} \d\d:\d\d:\d+\.\d+ '
   r'|WARNING: All log messages before absl::InitializeLog\(\) is called '
 )
-# Whether the variable's value is this module's.
+# Whether this module set the variable.
 _is_set_here = False
 
 
@@ -70,6 +70,6 @@ def keep_off_accelerators() -> None:
   tensorflow = sys.modules.get('tensorflow')
   if tensorflow is None:
     return
-  # Too late if it has computed already, but no reason to stop.
+  # Too late if it has already computed, but no reason to stop.
   with contextlib.suppress(AttributeError, RuntimeError):
     tensorflow.config.set_visible_devices([], 'GPU')

@@ -1,10 +1,9 @@
 """Checks values from gin files and command lines against type annotations.
 
-Gin and flags pass on whatever the user wrote, also 'abc' where a number
-belongs. `check` tests values against one type, `check_arguments` against the
-signature of a function or class; messages name the parameter, its value and
-what it must be. Not for conditions between several parameters, which their
-owners check.
+Gin and flags pass on whatever the user wrote, even 'abc' for a number. `check`
+tests values against one type, `check_arguments` against the signature of a
+function or class. Messages name the parameter, its value and the expected type.
+Conditions on several parameters are checked by the functions that use them.
 """
 
 from __future__ import annotations
@@ -40,7 +39,7 @@ _WORDS = {
   'object': 'a dictionary',
 }
 _FINITE = re.compile(r' [<>]= -?1\.797\d*e\+?308')
-# Of msgspec: the type, a bound, and, for an element of a list, its place.
+# msgspec's message: the type, a bound, and the position of a list element.
 _EXPECTED = re.compile(r'Expected `(\w+)`(.*?)(?:, got .*?)?( - at .*)?')
 
 
@@ -71,7 +70,7 @@ def check_arguments(
   Parameters without an annotation are not checked.
 
   Args:
-    function: The function, or the class whose constructor is meant.
+    function: The function, or the class, for its constructor.
     values: The arguments by name.
     error: The exception to raise.
     shown: Formats a name and a value for the message.
@@ -117,7 +116,7 @@ def _members(kind: Any) -> tuple[Any, ...]:
 def _problem(value: object, kind: Any) -> str:
   """What the value must be; '' if it is that."""
   problems = []
-  # None last. A path may be a string; one word says both.
+  # None last. A path may be a string; one word covers both.
   members = sorted(_members(kind), key=lambda member: member is type(None))
   paths = any(typing.get_origin(m) is os.PathLike for m in members)
   for member in members:

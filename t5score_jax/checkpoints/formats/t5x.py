@@ -1,13 +1,13 @@
-"""T5X's own checkpoints: read, in both of its layouts.
+"""Reads T5X's own checkpoints, in both of its layouts.
 
 Legacy: a folder whose file `checkpoint` is msgpack (version 3) with small
-arrays inline, and a folder of gzip-compressed zarr for each of the rest. Orbax:
-`state/` in the folder is read directly, as the metadata around it names a
-handler that only T5X has. Scanned layers or not, saved from any number of
-devices; the optimizer's state stays where it is.
+arrays inline, and a folder of gzip-compressed zarr for each other array. Orbax:
+`state/` in the folder is read directly, because the metadata around it names a
+handler that only T5X has. Layers may be scanned or not, and saved from any
+number of devices; the optimizer's state is not read.
 
-T5X does not write what the network is: that is read off the shapes
-(`layouts.infer_config`). Not here: writing them.
+T5X does not store the network's configuration: it is inferred from the shapes
+(`layouts.infer_config`). Not here: writing T5X checkpoints.
 """
 
 from __future__ import annotations
@@ -46,12 +46,12 @@ def open_source(path: Path, options: Options) -> Source:
 
   Args:
     path: `checkpoint_N`, the file `checkpoint` or the folder `state` in it, or
-      a MODEL_DIR of T5X's, of which the latest is opened.
-    options: What the files do not say.
+      a MODEL_DIR of T5X's, whose latest checkpoint is opened.
+    options: What the files do not state.
 
   Returns:
-    The model; `vocabulary` from `vocabulary.model` in the folder or the one
-    around it, if there is one.
+    The model; its `vocabulary` is `vocabulary.model` in the folder or its
+    parent, if there is one.
 
   Raises:
     CheckpointError: Not a T5X checkpoint, a damaged one, or one of another
@@ -157,8 +157,8 @@ def _leaf(folder: Path, name: str, leaf: Any, version: int) -> LazyArray:
   if isinstance(leaf, np.ndarray):
     return LazyArray.of(leaf)
   try:
-    # Checkpoints that lay in a bucket have the path beside the kvstore. Only
-    # its last part counts: the rest is a place on another machine.
+    # Checkpoints saved in a bucket have the path beside the kvstore. Only its
+    # last part counts: the rest is a location on another machine.
     path = leaf.get('path') or leaf['kvstore']['path']
     place = folder / Path(path).name
   except (AttributeError, KeyError, TypeError) as error:

@@ -1,1 +1,1 @@
-"""Readers: files of human judgments and of scores to grids."""
+"""Readers of files of human judgments and scores."""

@@ -1,8 +1,8 @@
-"""Recognises the layout of a score file and reads it, whatever the layout.
+"""Recognises the layout of a score file and reads the file.
 
 The layouts are in `evaluation/scores.py` (named columns), `readers/wmt.py`,
-`readers/mqm.py` and `readers/mtme.py`. The file's name decides, then its
-header, never its rows.
+`readers/mqm.py` and `readers/mtme.py`. The layout is recognised by the file's
+name, then by its header, never by its rows.
 """
 
 from __future__ import annotations
@@ -52,12 +52,12 @@ class Options:
   """What a layout does not say about itself.
 
   Attributes:
-    columns: What a file calls a key or a wanted column.
-    quoting: Of TSV cells, 'none' or 'csv'.
+    columns: A file's names of keys and wanted columns.
+    quoting: Quoting of TSV cells, 'none' or 'csv'.
     where: Take only rows whose cells have these values.
-    language_pair: Of files that do not say; None takes it from their names.
-    test_set: Of WMT's score files, where there are several.
-    reference: Of WMT's score files, where there are several.
+    language_pair: Of files that do not state it; None takes it from the name.
+    test_set: The test set to take from WMT's score files with several.
+    reference: The reference to take from WMT's score files with several.
     by_line: Whether segments of WMT's score files and of MQM annotations are
       called by their number in the test set.
     mqm_weights: See `mqm.parse_weights`.
@@ -85,18 +85,18 @@ def read(
 
   Args:
     path: What to read; - is standard input, with columns.
-    wanted: Names of number columns; other ones are left out, and those that
-      the file lacks.
-    options: What the layout does not say.
-    score_name: What the one column of scores is to be called.
+    wanted: Names of numeric columns; other columns are left out, as are those
+      that the file lacks.
+    options: What the layout does not state.
+    score_name: The name to give to the one column of scores.
 
   Returns:
     One table, several for a folder.
 
   Raises:
-    files.RecordError: Something is not as the layout has it.
-    InputError: A folder needs to know the language pair, or which metric is
-      meant.
+    files.RecordError: The file does not follow the layout.
+    InputError: A folder needs the language pair, or the name of one of several
+      metrics.
   """
   path = os.fspath(path)
   if os.path.isdir(path):
@@ -140,7 +140,7 @@ def read(
 def _with_language_pair(
   table: ScoreTable, language_pair: str | None
 ) -> ScoreTable:
-  # The language pair is that of files that name none.
+  # The language pair applies to files that name none.
   if not language_pair or table.names_language_pairs:
     return table
   rows = [(language_pair, system, segment) for _, system, segment in table.rows]
@@ -149,7 +149,7 @@ def _with_language_pair(
 
 
 def kind(path: str | os.PathLike[str]) -> str:
-  """Which layout a file or folder has: a key of `WORDS`.
+  """The layout of a file or folder: a key of `WORDS`.
 
   Raises:
     OSError: The header can't be read.

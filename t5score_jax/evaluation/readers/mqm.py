@@ -1,9 +1,9 @@
-"""MQM: from annotated errors to segment scores, in whole and by category.
+"""MQM segment scores from annotated errors, in total and by category.
 
-Reads the TSV files in which Google publishes MQM annotations (one error a row:
-system, document, segment, rater, category, severity) and weighs errors as
-Freitag et al. (2021), "Experts, errors, and context", do. Scores that others
-have computed already are read by `scores`.
+Reads the TSV files in which Google publishes MQM annotations (one error per
+row: system, document, segment, rater, category, severity). Errors are weighted
+as in Freitag et al. (2021), "Experts, errors, and context". `scores` reads
+files of scores that are already computed.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _COLUMNS = {
   'category': ('category',),
   'severity': ('severity',),
 }
-# T5Score's five (section 4.1), as the columns of a table are called.
+# T5Score's five categories (section 4.1), by the names of table columns.
 CATEGORIES = (
   'accuracy',
   'fluency',
@@ -50,7 +50,7 @@ NORMALISATIONS = ('z', 'range')
 
 
 def is_mqm_header(header: Sequence[str]) -> bool:
-  """Whether a TSV header is that of annotated errors."""
+  """Whether a TSV header is the header of a file of annotated errors."""
   return {'rater', 'category', 'severity', 'system'} <= set(header)
 
 
@@ -121,10 +121,10 @@ def read_mqm(
 
   Args:
     path: The TSV file, with a header, without quoting.
-    language_pair: Which it is of.
+    language_pair: The language pair of the annotations.
     weights: See `parse_weights`.
-    by_line: Whether a segment is called by its number in the test set instead
-      of DOCUMENT::NUMBER, as WMT calls it.
+    by_line: Whether segments are identified by their number in the test set
+      instead of WMT's DOCUMENT::NUMBER.
 
   Returns:
     A table with the column 'mqm' and one 'mqm-CATEGORY' for each category
@@ -220,7 +220,7 @@ def _table(
   keys: dict[tuple[str, str], int] = {}
   raters: list[set[str]] = []
   first_lines: list[int] = []
-  # In units of 1 / unit all weights are whole numbers, and their sums exact.
+  # In units of 1 / unit all weights are integers, so their sums are exact.
   unit = math.lcm(*(error.weight.denominator for error in errors))
   totals: list[list[int]] = []
   for error, line in zip(errors, lines, strict=True):
@@ -237,7 +237,7 @@ def _table(
   counts = [unit * len(names) for names in raters]
   values = {
     f'mqm-{name}' if name else 'mqm': np.array(
-      # One division of whole numbers: equal means are equal floats.
+      # A single division of integers, so that equal means are equal floats.
       [-t[k] / count for t, count in zip(totals, counts, strict=True)]
     )
     + 0.0  # Turns -0.0 into 0.0.
@@ -248,7 +248,7 @@ def _table(
 
 
 def normalise(scores: np.ndarray, how: str = 'z') -> np.ndarray:
-  """Scores on a common scale; NaN stays NaN, what does not vary becomes 0.
+  """Scores on a common scale; NaN stays NaN, constant scores become 0.
 
   Args:
     scores: Any shape.
@@ -274,8 +274,8 @@ def category_error(
 ) -> float:
   """Root mean squared error after normalisation (T5Score section 7, Figure 5).
 
-  The paper says that scores are normalised, not how; with 'z' the error is
-  sqrt(2 - 2 r), r being Pearson's correlation.
+  The paper normalises scores but does not state how. With 'z' the error is
+  sqrt(2 - 2 r), where r is Pearson's correlation.
 
   Args:
     human: Scores of one error category, [S, N], NaN where not rated.

@@ -1,12 +1,12 @@
-"""The folder layout of mt-metrics-eval, read as score tables.
+"""Reads the folder layout of mt-metrics-eval as score tables.
 
     TESTSET/{sources,documents,references,system-outputs,human-scores,
              metric-scores}
     human-scores/LP.NAME.{seg,sys}.score     SYSTEM SCORE, None where missing
     metric-scores/LP/NAME-REF.{seg,sys}.score
 
-A segment file has a block of lines for each system, one line a segment of the
-source, in order. Texts are not read, only counted.
+A segment file has a block of lines for each system, with one line for each
+source segment, in order. Texts are counted, not read.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ def score_files(
 
 
 def find(name: str, available: dict[str, pathlib.Path]) -> str:
-  """The full name of a metric: NAME-REF, or NAME where this says which.
+  """The full name of a metric: NAME-REF, or NAME if that is unambiguous.
 
   Raises:
     InputError: There is none, or several.
@@ -103,18 +103,18 @@ def read_folder(
   Args:
     path: The folder of the test set.
     language_pair: Such as 'en-de'.
-    wanted: Score files by the name that their column gets, from
+    wanted: Score files by the names to give to their columns, from
       `score_files`.
     level: 'seg' or 'sys'.
-    may_miss: Whether None stands for a missing score (files of human scores);
-      else it is an error.
+    may_miss: Whether None marks a missing score (files of human scores);
+      otherwise it is an error.
 
   Returns:
     A table for each file; segments are called '1', '2', ...; '' for systems.
 
   Raises:
-    files.RecordError: A line of another form, a system that has no output, a
-      block of another length.
+    files.RecordError: A malformed line, a system without outputs, or a block of
+      the wrong length.
   """
   folder = pathlib.Path(path)
   outputs = folder / 'system-outputs' / language_pair

@@ -1,9 +1,9 @@
-"""Files in the layouts of WMT's metrics tasks, read as score tables.
+"""Reads files in the layouts of WMT's metrics tasks as score tables.
 
-Score files (`NAME.seg.score`, `NAME.sys.score`) and the official direct
+These are score files (`NAME.seg.score`, `NAME.sys.score`), the official direct
 assessments (`ad-seg-scores-LP.csv`, `ad-sys-scores-LP.csv`), and those of the
 quality estimation task's MLQE-PE, gzipped or not.
-Files with a header whose columns the user names are `scores`' business.
+`scores` reads files with a header whose columns the user names.
 """
 
 from __future__ import annotations
@@ -39,21 +39,21 @@ def read_wmt_scores(
   Args:
     path: The file; fields METRIC LP TESTSET REF SYSTEM [DOC SEG] SCORE,
       separated by white space, no header.
-    test_set: Which TESTSET to take, e.g. 'newstest2020'; None where the file
+    test_set: Which TESTSET to take, e.g. 'newstest2020'; None if the file
       has only one.
-    reference: Which REF to take; None means the one called like the test set,
-      WMT's first reference, or the only one there is.
-    by_line: Whether a segment is called by its place among the lines of its
-      system, from 1 (as the official ratings call it), instead of DOC::SEG.
+    reference: Which REF to take; None for the one named like the test set
+      (WMT's first reference), or the only one.
+    by_line: Whether segments are identified by their position among the lines
+      of their system, from 1 (as in the official ratings), instead of DOC::SEG.
 
   Returns:
-    The rows taken; a segment is called 'DOC::SEG', '' in a system file. The
-    one column is called as METRIC says. A note says how many rows were of
-    other test sets or references.
+    The selected rows; segments are named 'DOC::SEG', or '' in a system file.
+    The one column is named after METRIC. A note counts the rows of other test
+    sets or references.
 
   Raises:
-    files.RecordError: Another number of fields, a score that is not a finite
-      number, two metrics in one file, nothing of that test set.
+    files.RecordError: A wrong number of fields, a score that is not a finite
+      number, two metrics in one file, or no row of that test set.
   """
   path = os.fspath(path)
   everything: list[tuple[int, list[str]]] = []
@@ -164,11 +164,11 @@ def read_wmt_da(
     path: `ad-seg-scores-LP.csv` (SYS SID RAW.SCR Z.SCR N) or
       `ad-sys-scores-LP.csv` (RAW.SCR Z.SCR N SYS N.ALL): white space between
       fields, a header.
-    language_pair: Whose ratings they are; None takes it from the file's name.
+    language_pair: The language pair; None takes it from the file's name.
 
   Returns:
-    The rows, with the columns 'raw', 'z' and 'n' (ratings averaged); the
-    segment is SID as it stands, '' in a system file.
+    The rows, with the columns 'raw', 'z' and 'n' (the number of ratings
+    averaged); the segment is the unchanged SID, or '' in a system file.
 
   Raises:
     files.RecordError: A column is missing, a row has another width, a value
@@ -214,7 +214,7 @@ def read_wmt_da(
 
 
 def is_mlqe_header(header: Sequence[str]) -> bool:
-  """Whether a TSV header is that of MLQE-PE's direct assessments."""
+  """Whether a TSV header is the header of MLQE-PE's direct assessments."""
   return {'index', 'original', 'translation', 'z_mean'} <= set(header)
 
 
@@ -226,11 +226,11 @@ def read_mlqe_pe(
   Args:
     path: TSV with the header index, original, translation, scores, mean,
       z_scores, z_mean, model_scores; without quoting.
-    language_pair: Whose they are; None takes it from the file's name.
+    language_pair: Their language pair; None takes it from the file's name.
 
   Returns:
-    The rows, with those of the columns 'mean', 'z_mean' and 'model_scores'
-    that there are. There is one system, called 'MT'.
+    The rows, with the columns 'mean', 'z_mean' and 'model_scores' as far as the
+    file has them. The only system is named 'MT'.
 
   Raises:
     files.RecordError: A row of another width, a value that is not a finite

@@ -1,8 +1,9 @@
-"""A comparison of systems as one HTML file, with its segments to look at.
+"""A comparison of systems as one HTML file, with segments to inspect.
 
-Tables, and the segments on which two systems differ most, with their tokens or
-errors coloured. The file makes no request: style, script and data are in it, a
-content security policy admits nothing else, and the script shows texts as text.
+It has tables, and the segments on which two systems differ most, with coloured
+tokens or errors. The file makes no requests: style, script and data are inline,
+a content security policy blocks anything else, and the script inserts texts as
+plain text.
 Not here: the tests (`evaluation/paired_tests.py`), reading and scoring.
 """
 
@@ -35,7 +36,7 @@ class Output:
     text: The text.
     score: Its score.
     tokens: The text of each token and its log-probability, if known.
-    errors: The errors in the text; None if nobody looked for them.
+    errors: The errors in the text; None if it was not annotated.
   """
 
   text: str
@@ -84,8 +85,8 @@ def render(
     title: The heading.
     notes: Sentences to add, the metric's signature among them.
     digits: Decimals of scores.
-    most: Segments of a language pair that are kept, those with the largest
-      spread of scores; the page says how many there are.
+    most: Maximum number of segments per language pair. Those with the largest
+      spread of scores are kept; the page states the total.
   """
   pairs = [
     _pair(name, comparison, _kept(segments[name], most))
@@ -110,7 +111,7 @@ def render(
     'STYLE': style,
     'SCRIPT': script,
     'TITLE': html.escape(title),
-    # Last: nothing in the data is taken for one of these names.
+    # Last, so that nothing in the data is mistaken for one of these names.
     'DATA': _json(data),
   }.items():
     page = page.replace(f'@{name}@', text)
@@ -166,13 +167,13 @@ def _output(output: Output) -> dict[str, Any]:
 def _whole_characters(
   tokens: Iterable[tuple[str, float]],
 ) -> list[tuple[str, float]]:
-  """Adds tokens without a character of their own to the next one (bytes)."""
+  """Merges tokens without a whole character (bytes) into the next token."""
   joined: list[tuple[str, float]] = []
   waiting = 0.0
   for text, value in tokens:
     waiting += value
     if text:
-      # A word's own space, at the start of the text, is no part of it.
+      # The first word's own space is not part of the text.
       text = text if joined else text.lstrip() or text
       joined.append((text, round(waiting, 3)))
       waiting = 0.0
@@ -190,7 +191,7 @@ def runs(text: str, errors: Iterable[Error]) -> list[tuple[str, str]]:
     errors: Errors in it, in any order; they may overlap.
 
   Returns:
-    The parts in order, each with the gravest severity there, '' for none.
+    The parts in order, each with its gravest severity, '' for none.
   """
   ordered = sorted(errors, key=lambda error: _gravity(error[2]))
   marks = [''] * len(text)
@@ -210,7 +211,7 @@ def _gravity(severity: str) -> int:
 
 
 def _json(value: object) -> str:
-  """JSON that no HTML parser takes for the end of its element."""
+  """JSON in which no HTML parser finds the end of its element."""
   text = json.dumps(value, ensure_ascii=False, separators=(',', ':'))
   for character in '<>&\u2028\u2029':
     text = text.replace(character, f'\\u{ord(character):04x}')

@@ -1,7 +1,8 @@
-"""Where the names of a picture's points and lines are written.
+"""Places the labels of points and lines in plots.
 
-Beside what they name, and off each other and everything else. All places are
-fractions of the axes. Not here: what the pictures show (`plots`).
+A label is beside its point or line, clear of other labels and everything else.
+All positions are fractions of the axes. Not here: what the plots show
+(`plots`).
 """
 
 from __future__ import annotations
@@ -21,14 +22,14 @@ Box = tuple[float, float, float, float]
 def fractions(
   ax: Any, x: Sequence[float] | np.ndarray, y: Sequence[float] | np.ndarray
 ) -> np.ndarray:
-  """Points of the data as fractions of the axes, [P, 2], as limits are now."""
-  ax.get_xlim(), ax.get_ylim()  # What was drawn last may not have moved them.
+  """Data points as fractions of the axes, [P, 2], with the current limits."""
+  ax.get_xlim(), ax.get_ylim()  # Applies pending autoscaling.
   drawn = ax.transData.transform(np.column_stack([x, y]).astype(float))
   return np.asarray(ax.transAxes.inverted().transform(drawn))
 
 
 def line_boxes(ax: Any, corners: Sequence[tuple[float, float]]) -> list[Box]:
-  """Small boxes along a line through points of the data."""
+  """Small boxes along a line through data points."""
   if len(corners) < 2:
     return []
   boxes = []
@@ -49,15 +50,15 @@ def put_names(
   size: float,
   letter: tuple[float, float],
 ) -> None:
-  """Writes each name where, beside its point, it covers least.
+  """Places each name beside its point, where it covers least.
 
   Args:
     ax: The axes.
     points: [P, 2].
     names: P of them.
-    obstacles: What is not to be covered, besides the points and other names.
-    size: Of the letters, in points.
-    letter: How wide and high one is.
+    obstacles: Boxes not to cover, besides the points and other names.
+    size: Font size, in points.
+    letter: Width and height of a letter.
   """
   boxes: list[Box] = [
     (a - 0.012, b - 0.012, a + 0.012, b + 0.012) for a, b in points.tolist()
@@ -115,11 +116,11 @@ def _overlap_outside(box: Box) -> float:
 
 
 def spread(places: np.ndarray, gap: float) -> np.ndarray:
-  """Moves numbers apart, as little as need be (least squares).
+  """Moves numbers apart, as little as necessary (least squares).
 
   Args:
     places: [N], ascending.
-    gap: the least distance of neighbours, above 0.
+    gap: The least distance between neighbours, above 0.
 
   Returns:
     [N], ascending.

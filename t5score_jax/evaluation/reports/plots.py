@@ -1,7 +1,7 @@
-"""Pictures of agreement: scatter, bars with intervals, curves, sizes.
+"""Plots of agreement: scatter, bars with intervals, curves, sizes.
 
-Draws what has been measured elsewhere, to PNG, SVG or PDF. matplotlib, which is
-in the extra `plot`, is imported when a picture is drawn.
+Draws measurements made elsewhere, as PNG, SVG or PDF. matplotlib (the extra
+`plot`) is imported when a plot is drawn.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class Panel:
     title: Above the panel.
     human: Human scores, [P].
     metric: Metric scores, [P].
-    names: What the points are, to be written beside them; empty for none.
+    names: Labels of the points; empty for none.
     note: The statistic, in the corner.
   """
 
@@ -102,7 +102,7 @@ def save(figure: Any, path: str | os.PathLike[str]) -> None:
   """Writes a figure; it appears whole or not at all."""
   import matplotlib
 
-  # The same picture, the same bytes: no date, and ids that do not change.
+  # Reproducible bytes: no date, and ids that do not change.
   with (
     matplotlib.rc_context({'svg.hashsalt': 't5score', 'svg.fonttype': 'none'}),
     files.write_atomically(path, 'wb') as out,
@@ -152,7 +152,7 @@ def _draw_points(ax: Any, panel: Panel) -> None:
     alpha=max(0.06, min(0.5, 400 / len(x))) if many else 0.9,
     color=COLOURS[0],
     linewidths=0,
-    # A file of ten thousand circles is slow to open.
+    # A vector file with ten thousand circles is slow to open.
     rasterized=many,
   )
   line: list[tuple[float, float]] = []
@@ -169,14 +169,14 @@ def _draw_points(ax: Any, panel: Panel) -> None:
 
 
 def is_jittered(values: np.ndarray) -> bool:
-  """Whether a scatter plot moves these values: many, few of them different."""
+  """Whether a scatter plot jitters these values: many, but few distinct."""
   distinct = len(np.unique(values))
   return len(values) > 50 and 1 < distinct <= min(101, len(values) // 4)
 
 
 def _jittered(values: np.ndarray, seed: int) -> np.ndarray:
-  # Moved at random by less than half the way to the next value, so that equal
-  # points do not hide each other.
+  # Moved at random by less than half the distance to the next value, so that
+  # equal points do not hide each other.
   if not is_jittered(values):
     return values
   gap = np.diff(np.unique(values)).min()
@@ -185,9 +185,9 @@ def _jittered(values: np.ndarray, seed: int) -> np.ndarray:
 
 
 def bars(report: Report, title: str, ylabel: str = '') -> Any:
-  """Each metric's value with its 95% interval, one panel a column.
+  """Each metric's value with its 95% interval, one panel per column.
 
-  With more columns than fit the averages alone are drawn.
+  If there are too many columns, only the averages are drawn.
 
   Raises:
     InputError: Too many columns without an average.
@@ -253,7 +253,7 @@ def _draw_intervals(ax: Any, places: np.ndarray, cells: Sequence[Any]) -> None:
     ax.errorbar(
       [cells[k].value for k in given],
       places[given],
-      # A percentile interval need not hold the value itself.
+      # A percentile interval need not contain the value itself.
       xerr=np.maximum([low, high], 0.0),
       fmt='none',
       ecolor='black',
@@ -261,7 +261,7 @@ def _draw_intervals(ax: Any, places: np.ndarray, cells: Sequence[Any]) -> None:
       capsize=2.5,
     )
   for place, cell in zip(places, cells, strict=True):
-    # Beyond the bar's end and that of its interval.
+    # Beyond the ends of the bar and of its interval.
     ends = (cell.value, *(e for e in (cell.low, cell.high) if e is not None))
     negative = cell.value < 0
     label = f'{cell.value:.3f}'.replace('0.', '.', 1) + cell.mark
@@ -280,7 +280,8 @@ def _draw_intervals(ax: Any, places: np.ndarray, cells: Sequence[Any]) -> None:
 def curves(curve: Curve, title: str, ylabel: str) -> Any:
   """The statistic by number of best systems (T5Score's Figure 6).
 
-  Points of different metrics, and so their whiskers, stand side by side.
+  Points of different metrics are shifted sideways, so that their whiskers do
+  not overlap.
   """
   figure, axes = _figure(6.4, 4.0)
   ax = axes[0, 0]
@@ -317,7 +318,7 @@ def curves(curve: Curve, title: str, ylabel: str) -> Any:
   ax.set_ylabel(ylabel, fontsize=9)
   ax.set_title(title, fontsize=11, loc='left')
   handles, labels = ax.get_legend_handles_labels()
-  # In the order of the lines' right ends, so that the eye finds them.
+  # In the order of the lines' right ends, to make them easy to find.
   order = np.argsort(ends)[::-1]
   ax.legend(
     [handles[k] for k in order],
@@ -331,9 +332,9 @@ def curves(curve: Curve, title: str, ylabel: str) -> Any:
 
 
 def sizes(report: retention.Report) -> Any:
-  """Size against the share of the teacher's agreement that is kept.
+  """Size against the share of the teacher's agreement that is retained.
 
-  Parameters on a logarithmic axis; metrics without a model are lines.
+  The parameter axis is logarithmic; metrics without a model are lines.
 
   Raises:
     InputError: No metric has parameters, or the teacher agrees with nobody.
@@ -387,7 +388,7 @@ def sizes(report: retention.Report) -> Any:
 
 
 def _name_lines(ax: Any, lines: Sequence[tuple[float, str]]) -> None:
-  # Right of the axes, in order, each as near to its line as the others let it.
+  # Right of the axes, in order, each as close to its line as the others allow.
   if not lines:
     return
   heights = plot_labels.fractions(
@@ -421,7 +422,7 @@ def _name_sizes(
   lines: Sequence[float],
   students: Sequence[tuple[float, float]],
 ) -> None:
-  # Beside the points, off the lines, the intervals and the students' line.
+  # Beside the points, clear of the lines, the intervals and the students' line.
   def at(values: Sequence[tuple[float, float]]) -> list[list[float]]:
     return plot_labels.fractions(ax, *zip(*values, strict=True)).tolist()
 

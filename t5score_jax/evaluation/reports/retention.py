@@ -202,7 +202,7 @@ def _correlations(
   scores: dict[str, np.ndarray],
   places: dict[str, list[int]],
 ) -> dict[str, dict[str, float]]:
-  """Pearson with some numbers, by metric and language pair; 0 of constants."""
+  """Pearson with given numbers, by metric and language pair; 0 if constant."""
   with warnings.catch_warnings():
     # `_constants` reports it.
     warnings.simplefilter('ignore', correlation.ConstantInputWarning)

@@ -1,7 +1,7 @@
 """Reports as text: aligned table, JSON, LaTeX, Markdown.
 
-Formats numbers that `agreement` has measured; measures nothing. Those of
-`wmt20` and `paired_tests` are formatted in `wmt20_tables`, `system_tables`.
+Formats the results of `agreement`; measures nothing. `wmt20_tables` and
+`system_tables` format those of `wmt20` and `paired_tests`.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from t5score_jax.evaluation.clusters import LEVEL
 if TYPE_CHECKING:
   from t5score_jax.evaluation.agreement import Cell, Curve, Report
 
-# What a permutation swaps, as reports call it.
+# The units that a permutation swaps, as named in reports.
 SWAPPED = {
   'both': 'single segment scores (PERM-BOTH)',
   'systems': "systems' segment scores (PERM-SYS)",
@@ -30,7 +30,7 @@ FORMATS = ('text', 'json', 'latex', 'markdown')
 
 
 def counted(report: Report, column: str) -> str:
-  """What the counts of a column are of: 'entries', 'systems', ..."""
+  """The unit of a column's counts: 'entries', 'systems', ..."""
   config = report.config
   if column.startswith('Avg') or column == 'Pooled':
     return 'language pairs'
@@ -65,7 +65,7 @@ def render(
   Args:
     report: What to show.
     style: A name in `FORMATS`.
-    digits: Decimals of a correlation (JSON always carries all of them).
+    digits: Decimals of a correlation (JSON always has full precision).
     notes: Sentences to add to the report's own.
 
   Raises:
@@ -90,9 +90,10 @@ def render(
 
 
 def assemble(blocks: Sequence[str], notes: Sequence[str], style: str) -> str:
-  """Paragraphs, and the notes as one paragraph.
+  """Joins paragraphs, and the notes as one paragraph.
 
-  In LaTeX all but the tables are comments, so that the whole can be pasted.
+  In LaTeX everything but the tables is a comment, so that the output can be
+  pasted as it is.
   """
   paragraph = '\n'.join(f'Note: {note}' for note in notes)
   blocks = [*blocks, *([paragraph] if paragraph else [])]
@@ -136,10 +137,10 @@ def render_curve(
   digits: int = 4,
   notes: Sequence[str] = (),
 ) -> str:
-  """One row a metric, one column a number of best systems.
+  """One row per metric, one column per number of best systems.
 
-  What the numbers are over stands above them: the mean over language pairs, or
-  the one that there is.
+  A line above the numbers states what they are over: the mean over language
+  pairs, or the only language pair.
   """
   check_style(style)
   all_notes = list(
@@ -180,7 +181,7 @@ def render_values(
   style: str = 'text',
   digits: int = 4,
 ) -> str:
-  """Numbers under names: a title, one row a metric, notes.
+  """A table of numbers: a title, one row per metric, notes.
 
   Raises:
     InputError: An unknown style.
@@ -206,7 +207,7 @@ def render_values(
 
 
 def as_json(report: Report) -> dict[str, object]:
-  """The report as JSON values: what was asked, notes, one object a number."""
+  """The report as JSON values: configuration, notes, one object per number."""
   config = report.config
   return {
     'level': config.level,

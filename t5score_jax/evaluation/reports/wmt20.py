@@ -1,13 +1,13 @@
 """T5Score's tables on WMT20, for any metrics: Tables 1, 2 and 7 to 11.
 
-Reads the shared task's files from one folder, and further metrics' scores from
-files that `t5score score` wrote. Segment level: tau on the official ranked
-pairs, a metric tie being discordant. System level: the official mean z-scores.
-MQM: means and all pairs of different scores. Human translations are left out.
-Systems are called with '-' for '_', because the files spell three language
-pairs' systems differently.
+Reads the shared task's files from one folder, and scores of further metrics
+from files written by `t5score score`. Segment level: tau on the official ranked
+pairs, where a metric tie counts as discordant. System level: the official mean
+z-scores. MQM: means and all pairs of different scores. Human translations are
+excluded. '_' in system names is replaced by '-', because the files spell the
+systems of three language pairs differently.
 
-What a metric lacks is not guessed: its cell is '-', and a note says why.
+Missing values are not estimated: the cell is '-', and a note gives the reason.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ from t5score_jax.evaluation.reports import wmt20_data
 INTO = ('cs', 'de', 'iu', 'ja', 'km', 'pl', 'ps', 'ru', 'ta', 'zh')
 OUT_OF = ('cs', 'de', 'iu', 'ja', 'pl', 'ru', 'ta', 'zh')
 MQM_PAIRS = ('en-de', 'zh-en')
-# Rows of a report that names none: T5Score's that are published here, chrF.
+# Default rows: the metrics of T5Score's tables published here, and chrF.
 DEFAULT_METRICS = ('sentBLEU', 'chrF', 'prism', 'BLEURT', 'COMET')
-# Of the published metrics, those that have seen human judgments.
+# The published metrics that were trained on human judgments.
 SUPERVISED = (
   'BERT-base-L2',
   'BERT-large-L2',
@@ -62,8 +62,8 @@ class Block:
     title: What it shows.
     columns: Language pairs and averages.
     metrics: The rows.
-    values: By (metric, column); what is not there is missing.
-    marks: '‡' or '†' by (metric, column), where there is one.
+    values: The values by (metric, column); missing ones have no entry.
+    marks: '‡' or '†' by (metric, column), if there is one.
   """
 
   title: str
@@ -75,14 +75,14 @@ class Block:
 
 @dataclasses.dataclass(frozen=True)
 class Settings:
-  """What is asked of the report.
+  """The configuration of the report.
 
   Attributes:
     metrics: The rows.
-    unsupervised: Those that have seen no human judgment.
+    unsupervised: The metrics that were not trained on human judgments.
     resamples: Bootstrap draws for the marks; 0 for none.
     seed: Of the draws.
-    intersect: Measure a metric that lacks systems on the ones it has.
+    intersect: Whether to measure a metric that lacks systems on those it has.
   """
 
   metrics: tuple[str, ...]
@@ -98,8 +98,8 @@ def report(
   """All tables that the data allow, and notes on what is missing.
 
   Raises:
-    files.RecordError: A file is not as it must be.
-    InputError: No metric, or one of which there is no score at all.
+    files.RecordError: A file is malformed.
+    InputError: No metric, or a metric without any score.
   """
   if not settings.metrics:
     raise InputError('the report needs a metric')

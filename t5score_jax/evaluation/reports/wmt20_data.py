@@ -1,6 +1,6 @@
-"""WMT20's files and further scores, as T5Score's tables need them.
+"""Reads WMT20's files and further scores for T5Score's tables.
 
-Reads judgments and published scores from one folder; `wmt20` measures.
+Judgments and published scores are in one folder; `wmt20` measures.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class Data:
         not; with wmt20_mqm_da.LP.tsv for Table 2, and
         wmt20_metrics/darr_agreement.tsv for metrics without published segment
         scores.
-      own: Tables with one column each, by metric; several are put together.
+      own: Tables with one column each, by metric; several are joined.
 
     Raises:
       files.RecordError: The folder lacks the ranked pairs or human scores.
@@ -46,14 +46,14 @@ class Data:
       darr.read_pairs(self.find('wmt20_darr.tsv'))
     )
     self._agreement: dict[str, np.ndarray] | None = None
-    # Files that have been read: several tables need the same ones.
+    # Cache of files: several tables need the same ones.
     self._read: dict[str, dict[tuple[str, str, str], float]] = {}
 
   def find(self, name: str) -> pathlib.Path:
     """A file of the folder, gzipped or not.
 
     Raises:
-      files.RecordError: It is not there.
+      files.RecordError: The file does not exist.
     """
     for ending in ('.gz', ''):
       if (self.folder / (name + ending)).exists():

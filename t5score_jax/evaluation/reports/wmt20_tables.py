@@ -19,10 +19,10 @@ def render_blocks(
   style: str = 'text',
   digits: int = 1,
 ) -> str:
-  """T5Score's tables: times 100, the best of each column in bold.
+  """T5Score's tables: values times 100, with the best of each column in bold.
 
-  As in the paper the highest value of all is bold and the highest of the
-  unsupervised metrics underlined (LaTeX; Markdown has the bold alone).
+  As in the paper, the highest value is bold and the highest of the unsupervised
+  metrics is underlined (LaTeX; Markdown has only bold).
 
   Raises:
     InputError: An unknown style.

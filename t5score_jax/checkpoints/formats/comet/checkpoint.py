@@ -37,10 +37,10 @@ from t5score_jax.data.unigram import xlmr_json
 from t5score_jax.nn import heads, unified
 
 WEIGHTS_FILE = 'checkpoints/model.ckpt'
-# Tokens that COMET cuts off the encoder's positions: 510 of XLM-R's 514 remain,
-# 508 of BERT's 512.
+# COMET reads this many tokens fewer than the encoder has positions: 510 of
+# XLM-R's 514, 508 of BERT's 512.
 _UNUSED_POSITIONS = 4
-# Those that it does not use in sequences of several texts.
+# The same for sequences of several texts.
 _UNUSED_JOINTLY = 2
 
 
@@ -52,23 +52,24 @@ def load_comet(
 ) -> Regressor:
   """Reads a COMET checkpoint.
 
-  Where `hparams.yaml` and the `.ckpt` both have a setting, that of the `.ckpt`
-  counts, as in COMET. Texts are cut as COMET cuts them (setting `max_length` of
-  the result).
+  If `hparams.yaml` and the `.ckpt` both have a setting, the `.ckpt` takes
+  precedence, as in COMET. Texts are truncated as in COMET (setting `max_length`
+  of the result).
 
   Args:
     path: The folder with `hparams.yaml`, or the `.ckpt` in it.
     tokenizer: The encoder's folder, or one with its tokenizer; by default the
       checkpoint's.
-    num_heads: Attention heads of the encoder. By default those of a
-      `config.json` in the tokenizer's folder or the checkpoint's, or of the
+    num_heads: Attention heads of the encoder. By default taken from a
+      `config.json` in the tokenizer's or the checkpoint's folder, or from the
       published encoder that `pretrained_model` names.
-    layer_transformation: 'softmax' or 'sparsemax', in place of the setting.
-      The published QE and XL models ran softmax although theirs say sparsemax.
+    layer_transformation: 'softmax' or 'sparsemax', overriding the setting.
+      The published QE and XL models ran softmax although their settings say
+      sparsemax.
 
   Raises:
-    CheckpointError: Not such a checkpoint, a setting or parameter that is not
-      supported, or an unknown number of heads.
+    CheckpointError: Not a COMET checkpoint, an unsupported setting or
+      parameter, or an unknown number of heads.
     ContradictionError: `num_heads` contradicts the encoder's `config.json`.
   """
   folder, weights_path = _find(Path(path))
@@ -83,7 +84,7 @@ def load_comet(
   encoder = comet_settings.encoder_config(
     settings, tensors, num_heads, places, str(weights_path)
   )
-  # Before the weights, of which there may be many.
+  # Before the weights, which may be large.
   chosen = _tokenizer(places[0])
   encoders.check_vocabulary(chosen, encoder, places[0])
   config = comet_settings.regressor_config(settings, encoder, settings_path)
@@ -134,14 +135,14 @@ def _read_params(
 
 
 def head_names(config: heads.RegressorConfig) -> list[tuple[str, str, bool]]:
-  """(our name, COMET's, whether transposed) of what is not the encoder.
+  """(our name, COMET's, whether transposed) of parameters outside the encoder.
 
-  The mix's scalars are one array here, 'mix/scalars', and one per layer there:
-  they are listed as 'scalar_N'.
+  The scalars of the layer mix are one array here, 'mix/scalars', but one per
+  layer in COMET; they are listed as 'scalar_N'.
   """
   names = []
   for n in range(len(config.hidden_sizes) + 1):
-    # Between two linear layers stand an activation and dropout.
+    # An activation and dropout lie between two linear layers.
     ours, theirs = f'estimator/layers_{n}', f'estimator.ff.{3 * n}'
     names.append((f'{ours}/kernel', f'{theirs}.weight', True))
     names.append((f'{ours}/bias', f'{theirs}.bias', False))
@@ -175,17 +176,17 @@ def save_comet(
   folder: str | os.PathLike[str],
   encoder: str | os.PathLike[str] | None = None,
 ) -> None:
-  """Writes what unbabel-comet loads, with the encoder's files beside it.
+  """Writes a checkpoint that unbabel-comet loads, with the encoder's files.
 
-  COMET has one output: several become their mean, which is the score of
-  `metrics/comes.py` as well.
+  COMET has one output: several outputs become their mean, which is also the
+  score of `metrics/comes.py`.
 
   Args:
     model: The regressor.
-    folder: Made if need be.
+    folder: Created if necessary.
     encoder: Where COMET will look for the encoder's `config.json` and
       tokenizer: a folder, or a name on the hub. By default `folder`, as an
-      absolute path, since COMET resolves it from wherever it runs.
+      absolute path, since COMET resolves it from its working directory.
 
   Raises:
     CheckpointError: COMET has no such encoder, activation or output.
@@ -220,7 +221,7 @@ def save_comet(
 
 
 def _one_output(model: Regressor) -> Regressor:
-  """The regressor whose one output is the mean of the outputs."""
+  """The regressor with the mean of the outputs as its only output."""
   config = model.config
   if len(config.outputs) == 1:
     return model

@@ -1,6 +1,6 @@
-"""COMET's settings (`hparams.yaml` and the `.ckpt`'s), from and to ours.
+"""Converts COMET's settings (`hparams.yaml`, the `.ckpt`'s) from and to ours.
 
-They mean what they mean to unbabel-comet 2.2; those that are not supported are
+Settings have the meaning they have in unbabel-comet 2.2; unsupported ones are
 errors. Not here: weights and tokenizers (`formats/comet/checkpoint.py`).
 """
 
@@ -23,11 +23,11 @@ from t5score_jax.checkpoints.weights import (
 from t5score_jax.nn import bert, heads, unified
 
 FILE = 'hparams.yaml'
-# class_identifier of the regression metrics -> whether they read a reference.
+# class_identifier of regression metrics -> whether they read a reference.
 _CLASSES = {'regression_metric': True, 'referenceless_regression_metric': False}
 #: class_identifier of the metrics that read texts jointly.
 UNIFIED, XCOMET = 'unified_metric', 'xcomet_metric'
-#: What COMET puts before the names of an encoder's weights.
+#: COMET's prefix of the names of an encoder's weights.
 ENCODER = 'encoder.model.'
 # COMET's word -> ours.
 _POOLING = {'avg': 'mean', 'max': 'max', 'cls': 'cls', 'default': 'cls'}
@@ -41,13 +41,13 @@ _ACTIVATIONS = {
 }
 # Ours -> COMET's: it capitalises names, so that it finds no ReLU or GELU.
 _WRITTEN_ACTIVATIONS = {'tanh': 'Tanh', 'sigmoid': 'Sigmoid'}
-# COMET's softmax where another setting was written by mistake.
+# COMET's softmax for models whose setting was written by mistake.
 _TRANSFORMATIONS = {
   'softmax': 'softmax',
   'sparsemax': 'sparsemax',
   'sparsemax_patch': 'softmax',
 }
-# encoder_model -> what the weights do not say: (position offset, epsilon of
+# encoder_model -> what the weights do not show: (position offset, epsilon of
 # the norms, pad id, norms before the blocks).
 _ENCODERS: dict[str, tuple[int, float, int, bool]] = {
   'BERT': (0, 1e-12, 0, False),
@@ -112,7 +112,7 @@ _CLASS_DEFAULTS: dict[str, dict[str, Any]] = {
     'error_labels': ('minor', 'major', 'critical'),
   },
 }
-# Settings of training, and of how the encoder is fetched.
+# Settings of training, and of fetching the encoder.
 _IGNORED = frozenset(
   'batch_size class_identifier encoder_learning_rate'
   ' input_segments keep_embeddings_frozen layerwise_decay learning_rate'
@@ -148,7 +148,7 @@ def merge(
   Raises:
     CheckpointError: The class or a setting is not supported.
   """
-  # The class is the one setting that COMET takes from hparams.yaml.
+  # The class is the only setting that COMET takes from hparams.yaml.
   identifier = written.get('class_identifier', 'regression_metric')
   if identifier not in _CLASS_DEFAULTS:
     raise CheckpointError(
@@ -157,12 +157,12 @@ def merge(
     )
   defaults = _CLASS_DEFAULTS[identifier]
   settings = {**defaults, **written, **stored, 'class_identifier': identifier}
-  # So is this correction of models that were published as sparsemax.
+  # So is this correction of models published as sparsemax.
   if written.get('layer_transformation') == 'sparsemax_patch':
     settings['layer_transformation'] = 'softmax'
   unknown = sorted(set(settings) - _IGNORED - set(defaults))
-  # Published joint metrics have settings left of earlier versions of COMET,
-  # such as `pool` and `word_weights`, which it ignores.
+  # Published joint metrics have settings left over from earlier versions of
+  # COMET, such as `pool` and `word_weights`, which it ignores.
   if unknown and identifier in _CLASSES:
     raise CheckpointError(
       f'{path}: settings that are not supported: {", ".join(unknown)}'
@@ -173,7 +173,7 @@ def merge(
 def choose(
   settings: Mapping[str, Any], name: str, known: Mapping[Any, Any], path: Path
 ) -> Any:
-  """What a setting's value means; raises CheckpointError for any other."""
+  """The meaning of a setting's value; raises CheckpointError for any other."""
   value = settings[name]
   if value not in known:
     raise CheckpointError(
@@ -192,10 +192,10 @@ def _activation(settings: Mapping[str, Any], name: str, path: Path) -> str:
 def regressor_config(
   settings: Mapping[str, Any], encoder: bert.BertConfig, path: Path
 ) -> heads.RegressorConfig:
-  """The regressor's shape by its settings.
+  """The regressor's shape, from its settings.
 
   Args:
-    settings: What `merge` gives.
+    settings: The result of `merge`.
     encoder: The encoder's shape.
     path: The settings' file, for messages.
 
@@ -285,7 +285,7 @@ def _joint_config(
 
 
 def _joining(encoder_model: str) -> tuple[int, bool]:
-  """Separators between texts, and whether these have segments."""
+  """Separators between texts, and whether texts have segment embeddings."""
   return (1, True) if encoder_model == 'BERT' else (2, False)
 
 
@@ -296,18 +296,18 @@ def encoder_config(
   places: list[Path],
   where: str,
 ) -> bert.BertConfig:
-  """The encoder's shape by its weights, and the rest by its `config.json`.
+  """The encoder's shape from its weights, the rest from its `config.json`.
 
   Args:
-    settings: What `merge` gives.
+    settings: The result of `merge`.
     tensors: The checkpoint's weights.
     num_heads: See `checkpoint.load_comet`.
     places: Folders that may hold the encoder's `config.json`.
     where: The checkpoint, for messages.
 
   Raises:
-    CheckpointError: The weights are of no such encoder, or its number of heads
-      is unknown.
+    CheckpointError: The weights are not of such an encoder, or its number of
+      heads is unknown.
   """
   offset, epsilon, pad_id, pre_norm = choose(
     settings, 'encoder_model', _ENCODERS, Path(FILE)
@@ -347,7 +347,7 @@ def encoder_config(
 
 
 def _described(places: list[Path], width: int) -> bert.BertConfig | None:
-  """What an encoder's `config.json` in one of the folders says."""
+  """The content of an encoder's `config.json` in one of the folders."""
   for place in places:
     path = place / encoders.CONFIG_FILE
     if encoders.is_encoder(place):
@@ -446,7 +446,7 @@ def make(config: heads.RegressorConfig, encoder: str) -> dict[str, Any]:
 def _joint_settings(
   config: unified.UnifiedConfig, encoder_model: str
 ) -> dict[str, Any]:
-  """What UnifiedMetric and XCOMETMetric have besides."""
+  """Further settings of UnifiedMetric and XCOMETMetric."""
   if (config.separators, config.token_types) != _joining(encoder_model):
     raise CheckpointError(
       f'COMET does not join texts with {config.separators} separators and '

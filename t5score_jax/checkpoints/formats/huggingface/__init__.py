@@ -1,1 +1,1 @@
-"""Hugging Face's folders."""
+"""Hugging Face's folder formats."""

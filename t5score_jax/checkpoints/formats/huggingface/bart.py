@@ -1,11 +1,11 @@
-"""BART from and to Hugging Face folders.
+"""Reads and writes BART in Hugging Face folders.
 
-A folder holds `config.json` (`model_type` bart), the weights, safetensors or
-torch's, and the tokenizer's files. Settings that the network of `nn/bart.py`
-does not have are refused. Nothing is executed and nothing is downloaded.
+A folder holds `config.json` (`model_type` bart), the weights (safetensors or
+torch's) and the tokenizer's files. Settings that the network of `nn/bart.py`
+does not support are refused. Nothing is executed and nothing is downloaded.
 
-In these folders the begin of a text has id 0 and padding id 1; the reader swaps
-the two, and `BartBundle.ids` does so with a text's.
+In these folders the beginning of a text has id 0 and padding has id 1. The
+reader swaps the two in the weights, and `BartBundle.ids` in encoded texts.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ _CROSS = {
   'cross_attention/out': 'encoder_attn.out_proj',
   'cross_attention_norm': 'encoder_attn_layer_norm',
 }
-# Settings that the network has with these values only; None is the default.
+# Settings that the network supports with these values only; None: the default.
 _FIXED: Mapping[str, tuple[object, ...]] = {
   'normalize_before': (False, None),
   'add_final_layer_norm': (False, None),
@@ -75,7 +75,7 @@ class BartBundle:
   Attributes:
     config: The network's shape.
     params: Nested dict of float32 arrays under the names of `nn/bart.py`.
-    tokenizer: Text to the folder's ids.
+    tokenizer: Encodes a text as the folder's ids.
     name: What to call it.
   """
 
@@ -93,8 +93,8 @@ def load(path: str | os.PathLike[str]) -> BartBundle:
   """Loads a model from a folder.
 
   Raises:
-    CheckpointError: Not such a folder, a setting that is not known, weights
-      that are missing or of another shape.
+    CheckpointError: Not such a folder, an unknown setting, or weights that are
+      missing or of another shape.
     FileNotFoundError: There is no such folder.
   """
   folder = Path(path)
@@ -125,8 +125,8 @@ def save(
 
   Args:
     bundle: The model.
-    folder: Made if need be; each file appears whole or not at all.
-    dtype: Of the stored weights, 'float32' or 'bfloat16'.
+    folder: Created if necessary; each file appears whole or not at all.
+    dtype: The dtype of the stored weights, 'float32' or 'bfloat16'.
   """
   path = Path(folder)
   path.mkdir(parents=True, exist_ok=True)
@@ -154,7 +154,7 @@ def config_from_settings(
     where: The file, for messages.
 
   Raises:
-    CheckpointError: A setting is missing or not known here.
+    CheckpointError: A setting is missing or unknown.
   """
   if found.get('model_type') != MODEL_TYPE:
     raise CheckpointError(
@@ -240,5 +240,5 @@ def parameter_names(
 
 
 def _swapped(words: np.ndarray) -> np.ndarray:
-  """The word embedding with padding and begin in each other's places."""
+  """The word embedding with padding and beginning swapped."""
   return np.concatenate([words[1:2], words[:1], words[2:]])

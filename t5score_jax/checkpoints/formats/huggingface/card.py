@@ -1,6 +1,6 @@
 """The model card of an exported folder: how to score with transformers alone.
 
-`tests/parity` runs the code that it shows. Not here: the files that it is about
+`tests/parity` runs the code that it shows. Not here: the folder's other files
 (`formats/huggingface/checkpoint.py`).
 """
 
@@ -135,10 +135,10 @@ def make(
   Args:
     config: The network, not scanned.
     kind: HuggingFace's model type.
-    dtype: Of the stored weights.
-    vocabulary: The model's.
+    dtype: The dtype of the stored weights.
+    vocabulary: The model's vocabulary.
     settings: See `Bundle.settings`; with a name.
-    folder: Has room for the largest array, for a while.
+    folder: Needs room for the largest array, temporarily.
     weights: As stored, under our names; read once, for their hash.
 
   Returns:
@@ -219,8 +219,8 @@ def checkpoint_hash(weights: Weights, folder: Path) -> str:
   """`bundle.checkpoint_hash` of weights that are read a part at a time.
 
   Args:
-    weights: By name.
-    folder: Has room for the largest array, for a while.
+    weights: The weights by name.
+    folder: Needs room for the largest array, temporarily.
   """
   digest = hashlib.sha256()
   for name, array in sorted(weights.items()):

@@ -1,12 +1,12 @@
-"""HuggingFace folders of T5, T5 1.1, mT5, ByT5 and umT5, read and written.
+"""Reads and writes HuggingFace folders of T5, T5 1.1, mT5, ByT5 and umT5.
 
 A folder holds `config.json`, weights as safetensors or as torch's `.bin`, in
 one file or in shards with an index, and the tokenizer's files. transformers and
-torch are not needed, nothing in a folder is executed, and no array is read
-before it is asked for. A folder that was written here gives the same scores in
-transformers; its README.md has the code.
+torch are not needed, nothing in a folder is executed, and arrays are read
+lazily. A folder written here gives the same scores in transformers; its
+README.md has the code.
 
-Not here: encoders alone (`encoders.py`), downloads.
+Not here: encoders (`encoders.py`), downloads.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ _GENERATION = {
 
 
 def detect(path: Path) -> bool:
-  """Whether a path is a folder of a T5 of HuggingFace's."""
+  """Whether a path is a HuggingFace folder of a T5."""
   kind = huggingface_config.model_type(path)
   return kind in huggingface_config.MODEL_TYPES
 
@@ -75,15 +75,15 @@ def open_source(path: Path, options: Options) -> Source:
 
   Args:
     path: The folder.
-    options: They may only be what the folder says itself; `vocabulary` goes
-      before a tokenizer that had to be assumed or put together.
+    options: They must agree with the folder; `vocabulary` takes precedence
+      over a tokenizer that had to be assumed or reconstructed.
 
   Returns:
     The model, not scanned; weights in the dtypes in which they are stored.
 
   Raises:
-    CheckpointError: Not such a folder, a damaged one, one whose network ours
-      is not, or weights that do not fit it (with a diff).
+    CheckpointError: Not such a folder, a damaged one, an unsupported network,
+      or weights that do not fit it (with a diff).
   """
   if not path.is_dir():
     raise CheckpointError(f'{path}: no such folder')
@@ -126,10 +126,10 @@ def open_source(path: Path, options: Options) -> Source:
 
 
 def read_settings(path: Path) -> dict[str, Any] | None:
-  """The settings of a folder that this library wrote; None of others.
+  """The settings of a folder that this library wrote; None for others.
 
   Raises:
-    CheckpointError: As `open_source`, by the description alone.
+    CheckpointError: As `open_source`, for the description.
   """
   return _settings(huggingface_config.read(path))
 
@@ -146,7 +146,7 @@ def _settings(
 def _vocabulary(
   path: Path, options: Options, config: T5Config
 ) -> tuple[Vocabulary | None, tuple[str, ...]]:
-  """The folder's, or the one named where the folder does not say for sure."""
+  """The folder's vocabulary, or the named one if the folder's is uncertain."""
   try:
     found, notes = tokenizer.read(path, config.vocab_size)
   except CheckpointError:
@@ -168,7 +168,7 @@ def _vocabulary(
 def _settle_output(
   description: huggingface_config.Description, stored: Mapping[str, LazyArray]
 ) -> tuple[dict[str, LazyArray], bool, tuple[str, ...]]:
-  """Finds out what makes logits, and drops names that say nothing new.
+  """Determines the output matrix, and drops redundant names.
 
   Returns:
     Weights with the embedding and, unless it is tied, the output; whether it is
@@ -204,8 +204,8 @@ def _settle_output(
       '1/sqrt(d_model), as in T5 1.1, set it to false'
     )
   if description.saved_by >= 5 and embedding is not None:
-    # transformers 5 ties what has no output of its own, without T5 1.0's
-    # scale, which our tied networks have: the same numbers, untied.
+    # transformers 5 ties a network without an output of its own, but does not
+    # apply T5 1.0's scale, as our tied networks do: untie it, same numbers.
     made[HEAD] = embedding
     return (
       made,
@@ -219,7 +219,7 @@ def _settle_output(
 
 
 def _equal(first: LazyArray, second: LazyArray) -> bool:
-  """Whether two arrays are the same; reads them unless they are one object."""
+  """Whether two arrays are equal; reads them unless they are one object."""
   if first is second:
     return True
   if first.shape != second.shape:
@@ -235,14 +235,14 @@ def write(
 ) -> None:
   """Writes a model into an existing empty folder, a block at a time.
 
-  The weights are read twice, by two threads: the card's signature names them
-  by a hash.
+  The weights are read twice, by two threads, because the card's signature has
+  their hash.
 
   Args:
-    source: The model; scanned layers are taken apart.
+    source: The model; scanned layers are separated.
     folder: The folder.
-    dtype: Of the stored weights, a key of `weights.DTYPES`.
-    max_shard_bytes: Larger models lie in several files, with an index.
+    dtype: The dtype of the stored weights, a key of `weights.DTYPES`.
+    max_shard_bytes: Larger models are split into several files, with an index.
 
   Raises:
     CheckpointError: The source can't be read, or transformers has no such
@@ -251,7 +251,7 @@ def write(
   """
   vocabulary = source.need_vocabulary()
   settings = dict(source.settings)
-  # The signature says a name, which would else be that of the folder.
+  # The signature has a name, which would otherwise be the folder's.
   settings.setdefault('name', _name(source))
   config, weights = layouts.relayout(
     source.config, source.weights, scan_layers=False
@@ -292,7 +292,7 @@ def _beside(
 ) -> Iterator[Callable[..., concurrent.futures.Future[str]]]:
   """Runs a function that reads weights while others are written.
 
-  An error, or Ctrl-C, ends both.
+  An error or Ctrl-C ends both.
 
   Args:
     function: Takes further arguments, and then the weights.

@@ -1,9 +1,9 @@
-"""HuggingFace's `config.json` of the T5 family, from and to our `T5Config`.
+"""Converts HuggingFace's T5 `config.json` from and to our `T5Config`.
 
-A setting that our network has not, or one that nobody knows here, is an error
-that names it: left aside, it could change scores in silence. Whether the output
-is tied to the embedding also depends on the weights, since transformers 5
-writes `tie_word_embeddings: true` whatever the model: see `Description`.
+A setting that is unknown, or that our network does not support, is an error
+that names it: ignoring it could silently change scores. Whether the output is
+tied to the embedding also depends on the weights, since transformers 5 writes
+`tie_word_embeddings: true` for every model: see `Description`.
 Not here: weights (`checkpoint.py`), tokenizers (`tokenizer.py`).
 """
 
@@ -28,10 +28,10 @@ MODEL_TYPES = {
   'mt5': 'MT5ForConditionalGeneration',
   'umt5': 'UMT5ForConditionalGeneration',
 }
-#: Where we keep what HuggingFace has no name for.
+#: The key of our settings that HuggingFace has no name for.
 OWN_KEY = 't5score'
 
-# Theirs -> ours, where the values are the same.
+# Theirs -> ours, for settings with equal values.
 _SAME = {
   'vocab_size': 'vocab_size',
   'd_model': 'emb_dim',
@@ -44,14 +44,15 @@ _SAME = {
   'relative_attention_num_buckets': 'relative_attention_num_buckets',
   'relative_attention_max_distance': 'relative_attention_max_distance',
 }
-# What transformers assumes where the file says nothing.
+# The defaults of transformers for settings missing in the file.
 _DEFAULTS: dict[str, Any] = {
   'dropout_rate': 0.1,
   'relative_attention_num_buckets': 32,
   'relative_attention_max_distance': 128,
 }
 _DEFAULT_PROJECTION = {'t5': 'relu', 'mt5': 'gated-gelu', 'umt5': 'gated-gelu'}
-# Settings that our network has with one value only; None and absence are it.
+# Settings that our network supports with one value only; None and absence mean
+# this value.
 _FIXED: dict[str, Any] = {
   'layer_norm_epsilon': 1e-6,
   'pad_token_id': 0,
@@ -64,8 +65,8 @@ _FIXED: dict[str, Any] = {
   'chunk_size_feed_forward': 0,
   'pruned_heads': {},
 }
-# Their names of activations -> ours. Their 'gelu' is the exact one, ours the
-# tanh approximation of T5's authors; in 'gated-gelu' theirs is so as well.
+# Their names of activations -> ours. Their 'gelu' is exact, ours is the tanh
+# approximation of T5's authors; their 'gated-gelu' is this approximation too.
 _ACTIVATIONS = {
   'gelu_new': 'gelu',
   'gelu_pytorch_tanh': 'gelu',
@@ -86,8 +87,8 @@ _PROJECTIONS: dict[tuple[str, ...], str] = {
   ('silu', 'linear'): 'gated-silu',
   ('linear', 'linear'): 'gated-linear',
 }
-# Settings that change nothing in what the network computes: how it generates,
-# what is returned, how it was made, and bookkeeping of transformers 2 to 5.
+# Settings that do not change what the network computes: generation, what is
+# returned, training, and bookkeeping of transformers 2 to 5.
 _IRRELEVANT = frozenset(
   """
   _attn_implementation_autoset _commit_hash _name_or_path architectures
@@ -115,7 +116,7 @@ _MULTILINGUAL_ROWS = 200_000
 
 @dataclasses.dataclass(frozen=True)
 class Description:
-  """What a `config.json` says.
+  """The content of a `config.json`.
 
   Attributes:
     path: The file.
@@ -135,7 +136,7 @@ class Description:
 
 
 def model_type(folder: Path) -> str | None:
-  """What a folder's `config.json` says it is of; None without such a file."""
+  """The model type in a folder's `config.json`; None without such a file."""
   try:
     name = read_json(folder / CONFIG_FILE).get('model_type')
   except CheckpointError:
@@ -148,7 +149,7 @@ def read(folder: Path) -> Description:
 
   Raises:
     CheckpointError: It is missing, damaged, of another kind of model, or has
-      a setting that our network has not.
+      a setting that our network does not support.
   """
   path = folder / CONFIG_FILE
   settings = read_json(path)
@@ -227,7 +228,7 @@ def _activations(
   gated = gate == 'gated'
   if projection == 'gated-gelu':
     name = 'gelu_new'
-  # These two follow from the first; where a file has them, they count.
+  # These two follow from the first unless the file has them.
   name = settings.get('dense_act_fn') or name
   gated = bool(settings.get('is_gated_act', gated))
   if name not in _ACTIVATIONS:
@@ -242,9 +243,9 @@ def _activations(
 def _scaled(settings: Mapping[str, Any], kind: str, saved_by: int) -> bool:
   """Whether the decoder's output is divided by sqrt(d_model).
 
-  As T5 1.0 does, which is tied. Until version 4, transformers scales where
-  `tie_word_embeddings` is true, which it is by default but in mT5. Version 5
-  keeps a setting of its own for T5 and umT5, and never scales mT5.
+  T5 1.0, which is tied, does so. Up to version 4, transformers scales if
+  `tie_word_embeddings` is true, which is the default except in mT5. Version 5
+  has a separate setting for T5 and umT5, and never scales mT5.
   """
   tied = settings.get('tie_word_embeddings')
   if kind == 'mt5':
@@ -256,15 +257,15 @@ def _scaled(settings: Mapping[str, Any], kind: str, saved_by: int) -> bool:
 def choose_model_type(
   config: T5Config, vocabulary: Vocabulary, before: object = None
 ) -> str:
-  """Which of HuggingFace's model types a network is exported as.
+  """The HuggingFace model type as which a network is exported.
 
-  umT5 has position biases in every layer. T5 and mT5 are otherwise the same,
-  but that a tied output is scaled in T5 alone: mT5 is an untied network of
-  mT5's size of vocabulary, or one that was mT5 before.
+  umT5 has position biases in every layer. T5 and mT5 are otherwise identical,
+  except that only T5 scales a tied output. An untied network is exported as mT5
+  if its vocabulary has mT5's size, or if it was imported as mT5.
 
   Args:
     config: The network, not scanned.
-    vocabulary: What its ids stand for.
+    vocabulary: The model's vocabulary.
     before: The model type that it was imported as.
   """
   if config.relative_attention_per_layer:
@@ -284,8 +285,8 @@ def architecture(
 ) -> str:
   """The class of an exported network.
 
-  The published class of MetricX is an mT5 that reads one certain logit; another
-  network of the metric is exported as one that generates.
+  The published class of MetricX is an mT5 that returns one particular logit;
+  any other network of the metric is exported as a generation model.
 
   Args:
     config: The network.
@@ -302,7 +303,7 @@ def architecture(
 
 
 def metricx_settings(folder: Path) -> dict[str, Any] | None:
-  """What a published MetricX says by its class and the name of its folder.
+  """Settings of a published MetricX, from its class and its folder's name.
 
   Returns:
     Its settings; None for other models.
@@ -330,9 +331,9 @@ def make(
   Args:
     config: The network, not scanned.
     kind: A key of `MODEL_TYPES`; see `choose_model_type`.
-    dtype: Of the stored weights.
-    tokenizer_class: Its name.
-    own: What to keep under `OWN_KEY`.
+    dtype: The dtype of the stored weights.
+    tokenizer_class: The name of the tokenizer's class.
+    own: The value to store under `OWN_KEY`.
 
   Raises:
     CheckpointError: transformers has no such feed-forward block.
@@ -355,7 +356,7 @@ def make(
     'decoder_start_token_id': 0,
     'tokenizer_class': tokenizer_class,
     'use_cache': True,
-    # The first is the name until transformers 4.55, the other since.
+    # The first is the name up to transformers 4.55, the other since then.
     'torch_dtype': dtype,
     'dtype': dtype,
     OWN_KEY: dict(own),

@@ -1,4 +1,4 @@
-"""DeBERTa-v2's and -v3's settings and names of weights, from and to ours.
+"""Converts settings and weight names of DeBERTa-v2 and -v3 from and to ours.
 
 Not here: the network (`nn/deberta.py`), reading the arrays
 (`formats/huggingface/encoders.py`), the tokenizer (`data/subwords.py`).
@@ -42,7 +42,7 @@ def config_from_settings(found: Mapping[str, Any], where: str) -> DebertaConfig:
     where: The file, for messages.
 
   Raises:
-    CheckpointError: A setting is missing or not known here.
+    CheckpointError: A setting is missing or unknown.
   """
   width = found.get('hidden_size')
   check_fixed(found, {**_FIXED, 'embedding_size': (None, width)}, where)
@@ -124,7 +124,7 @@ def parameter_names(
 
   Args:
     config: The network's shape.
-    prefix: What stands before Hugging Face's names, such as 'deberta.'.
+    prefix: The prefix of Hugging Face's names, such as 'deberta.'.
   """
   tables = {
     'embeddings/word': 'embeddings.word_embeddings',

@@ -1,7 +1,7 @@
-"""DistilBERT's names and settings, as those of the BERT that it computes.
+"""Converts DistilBERT's names and settings to those of the equivalent BERT.
 
-A DistilBERT is a BERT without segments: it is read as one whose only segment
-has an embedding of zeros, and written as one. Not here: reading the arrays
+A DistilBERT is a BERT without segments: it is read as a BERT whose only segment
+has an embedding of zeros, and written as a BERT. Not here: reading the arrays
 (`formats/huggingface/encoders.py`).
 """
 
@@ -51,7 +51,7 @@ def as_bert(found: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def renamed(weights: Mapping[str, LazyArray]) -> dict[str, LazyArray]:
-  """The arrays under BERT's names; those of other encoders as they are."""
+  """The arrays under BERT's names; arrays of other encoders are unchanged."""
   made = {}
   for name, array in weights.items():
     plain = name.removeprefix(f'{MODEL_TYPE}.')

@@ -1,7 +1,7 @@
-"""Encoders from and to Hugging Face folders: BERT, RoBERTa, XLM-RoBERTa.
+"""Reads and writes BERT, RoBERTa and XLM-RoBERTa in Hugging Face folders.
 
 A folder holds `config.json`, the weights and the tokenizer's files. Names are
-mapped both ways, and settings that the network of `nn/bert.py` does not have
+mapped both ways, and settings that the network of `nn/bert.py` does not support
 are refused. Nothing is executed and nothing is downloaded. Not here: T5
 (`checkpoints/formats/huggingface/checkpoint.py`).
 """
@@ -45,7 +45,7 @@ CONFIG_FILE = 'config.json'
 WEIGHTS_FILE = 'model.safetensors'
 
 MODEL_TYPES = kinds.ENCODER_TYPES
-# These number positions from behind the padding.
+# These number positions from the id after padding.
 _OFFSET_TYPES = ('roberta', 'xlm-roberta', 'camembert', 'xlm-roberta-xl')
 
 # Ours -> theirs, within a layer; kernels are transposed.
@@ -64,7 +64,7 @@ _PRE_NORM_NAMES = {
   'attention_norm': 'attention.self_attn_layer_norm',
   'mlp_norm': 'LayerNorm',
 }
-# Settings that the networks have with these values only; None is the default.
+# Settings that the networks support with these values only; None: the default.
 _FIXED: Mapping[str, tuple[object, ...]] = {
   'position_embedding_type': ('absolute', None),
   'is_decoder': (False, None),
@@ -85,8 +85,8 @@ class EncoderBundle:
   Attributes:
     config: The network's shape.
     params: Nested dict of float32 arrays under the names of `nn/bert.py`.
-    tokenizer: Text to ids.
-    name: What to call it.
+    tokenizer: Encodes texts as ids.
+    name: Its name.
   """
 
   config: BertConfig
@@ -107,8 +107,8 @@ def load_encoder(path: str | os.PathLike[str]) -> EncoderBundle:
     path: A Hugging Face folder; heads beside the encoder are ignored.
 
   Raises:
-    CheckpointError: Not such a folder, a setting that is not known, weights
-      that are missing or of another shape.
+    CheckpointError: Not such a folder, an unknown setting, or weights that are
+      missing or of another shape.
     FileNotFoundError: There is no such folder.
   """
   folder = Path(path)
@@ -130,10 +130,10 @@ def check_vocabulary(
   config: BertConfig,
   where: str | os.PathLike[str],
 ) -> None:
-  """Raises CheckpointError where a tokenizer has ids without an embedding.
+  """Raises CheckpointError if a tokenizer has ids without an embedding.
 
   Args:
-    tokenizer: Text to ids.
+    tokenizer: The tokenizer.
     config: The network's shape.
     where: The tokenizer's folder, for the message.
   """
@@ -148,7 +148,7 @@ def read_config(folder: Path) -> BertConfig:
   """Reads `config.json`.
 
   Raises:
-    CheckpointError: It is missing or damaged, or says what is not known here.
+    CheckpointError: It is missing or damaged, or has an unknown setting.
   """
   path = folder / CONFIG_FILE
   return config_from_settings(read_json(path), str(path))
@@ -158,11 +158,11 @@ def config_from_settings(found: Mapping[str, Any], where: str) -> BertConfig:
   """Turns Hugging Face's settings into ours.
 
   Args:
-    found: What `config.json` says.
+    found: The content of `config.json`.
     where: The file, for messages.
 
   Raises:
-    CheckpointError: A setting is missing or not known here.
+    CheckpointError: A setting is missing or unknown.
   """
   kind = found.get('model_type')
   if kind not in MODEL_TYPES:
@@ -238,7 +238,7 @@ def parameter_names(
 
   Args:
     config: The network's shape.
-    prefix: What stands before Hugging Face's names, such as 'bert.'.
+    prefix: The prefix of Hugging Face's names, such as 'bert.'.
   """
   if isinstance(config, DebertaConfig):
     yield from deberta.parameter_names(config, prefix)
@@ -280,7 +280,7 @@ def read_params(
     where: The file or folder, for messages.
 
   Raises:
-    CheckpointError: Some are missing or of another shape; all are named.
+    CheckpointError: Some are missing or of another shape; the error names all.
   """
   if any('.q_lin.' in name for name in weights):
     weights = distilbert.renamed(weights)
@@ -324,7 +324,7 @@ def read_named(
     Nested dict of float32 arrays.
 
   Raises:
-    CheckpointError: Some are missing; the first few are named.
+    CheckpointError: Some are missing; the error names the first few.
   """
   arrays = {}
   missing = []
@@ -358,7 +358,7 @@ def write_named(
 def check_shapes(
   init: shapes.Init, config: Any, params: Mapping[str, Any], where: str
 ) -> None:
-  """Raises CheckpointError, with the diff, unless `init` makes such parameters.
+  """Raises CheckpointError, with a diff, unless shapes are those of `init`.
 
   Args:
     init: (configuration, random key) -> parameters; not executed.
@@ -383,8 +383,8 @@ def save_encoder(
 
   Args:
     bundle: The encoder.
-    folder: Made if need be; each file appears whole or not at all.
-    dtype: Of the stored weights, 'float32' or 'bfloat16'.
+    folder: Created if necessary; each file appears whole or not at all.
+    dtype: The dtype of the stored weights, 'float32' or 'bfloat16'.
   """
   path = Path(folder)
   path.mkdir(parents=True, exist_ok=True)
@@ -395,7 +395,7 @@ def save_encoder(
 
 
 def truncated(bundle: EncoderBundle, layers: int) -> EncoderBundle:
-  """An encoder of the first layers of another, with equal states.
+  """An encoder with the first layers of another, and equal states.
 
   Args:
     bundle: The encoder.
@@ -405,8 +405,8 @@ def truncated(bundle: EncoderBundle, layers: int) -> EncoderBundle:
     The encoder; the same one if it has no more layers.
 
   Raises:
-    OptionError: There are not so many layers, or states of middle layers are
-      not normalized as those of the last one (XLM-R XL).
+    OptionError: There are fewer layers, or middle layers' states are not
+      normalized as those of the last layer are (XLM-R XL).
   """
   depth = bundle.config.num_layers
   number = layers + depth + 1 if layers < 0 else layers
@@ -428,7 +428,7 @@ def truncated(bundle: EncoderBundle, layers: int) -> EncoderBundle:
 
 
 def write_mean_pooling(config: BertConfig, folder: Path) -> None:
-  """Writes the files by which `sentence-transformers` averages the states.
+  """Writes the files that make `sentence-transformers` average the states.
 
   Args:
     config: The network's shape.

@@ -1,9 +1,9 @@
-"""GPT-2 from and to Hugging Face folders.
+"""Reads and writes GPT-2 in Hugging Face folders.
 
 A folder holds `config.json` (`model_type` gpt2), the weights, and the
 tokenizer's files: `tokenizer.json`, or `vocab.json` and `merges.txt`. Settings
-that the network of `nn/gpt2.py` does not have are refused. Nothing is executed
-and nothing is downloaded.
+that the network of `nn/gpt2.py` does not support are refused. Nothing is
+executed and nothing is downloaded.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from t5score_jax.nn.bert import ACTIVATIONS
 MODEL_TYPE = kinds.CAUSAL_TYPE
 ARCHITECTURE = 'GPT2LMHeadModel'
 
-# GPT-2's own, which transformers assumes in a file that does not say.
+# GPT-2's own value, which transformers assumes if the file states none.
 _BEGIN_ID = 50256
 _PREFIX = 'transformer.'
 # Ours -> theirs, within a layer. Their linear layers are [in, out], as ours.
@@ -47,7 +47,7 @@ _LAYER_NAMES = {
 # Theirs are one array; a '/' in a name is here the part that it is.
 _JOINED = 'attn.c_attn'
 _PARTS = ('query', 'key', 'value')
-# Settings that the network has with these values only; None is the default.
+# Settings that the network supports with these values only; None: the default.
 _FIXED: Mapping[str, tuple[object, ...]] = {
   'scale_attn_weights': (True, None),
   'scale_attn_by_inverse_layer_idx': (False, None),
@@ -57,7 +57,7 @@ _FIXED: Mapping[str, tuple[object, ...]] = {
 
 
 def is_language_model(model: object) -> bool:
-  """Whether a loaded model is what `load` returns."""
+  """Whether a loaded model is one that `load` returns."""
   config = getattr(model, 'config', None)
   return isinstance(config, gpt2.GPT2Config)
 
@@ -72,8 +72,8 @@ def load(path: str | os.PathLike[str]) -> encoders.EncoderBundle:
     The network, whose `config` is a `GPT2Config`, with its tokenizer.
 
   Raises:
-    CheckpointError: Not such a folder, a setting that is not known, weights
-      that are missing or of another shape.
+    CheckpointError: Not such a folder, an unknown setting, or weights that are
+      missing or of another shape.
     FileNotFoundError: There is no such folder.
   """
   folder = Path(path)
@@ -102,7 +102,7 @@ def config_from_settings(
     where: The file, for messages.
 
   Raises:
-    CheckpointError: A setting is missing or not known here.
+    CheckpointError: A setting is missing or unknown.
   """
   if found.get('model_type') != MODEL_TYPE:
     raise CheckpointError(
@@ -133,7 +133,7 @@ def config_from_settings(
       activation=activation,
       norm_epsilon=float(found.get('layer_norm_epsilon', 1e-5)),
       dropout_rate=float(found.get('resid_pdrop', 0.1)),
-      # Of another vocabulary where the default was left in the file.
+      # Out of range for another vocabulary if the file has the default.
       begin_id=begin if isinstance(begin, int) and 0 <= begin < rows else None,
     )
   except (TypeError, ValueError) as error:
@@ -167,8 +167,8 @@ def read_params(
 ) -> dict[str, Any]:
   """Reads the parameters, float32; other arrays are ignored.
 
-  Others are the masks that old files hold (`attn.bias`), and the output, which
-  is the word embedding (`lm_head.weight`).
+  These are the masks in old files (`attn.bias`), and the output matrix
+  (`lm_head.weight`), which is the word embedding.
 
   Args:
     config: The network's shape.
@@ -176,7 +176,7 @@ def read_params(
     where: The file or folder, for messages.
 
   Raises:
-    CheckpointError: Some are missing or of another shape; all are named.
+    CheckpointError: Some are missing or of another shape; the error names all.
   """
   plain = {name.removeprefix(_PREFIX): array for name, array in weights.items()}
   if 'wte.weight' not in plain:
@@ -200,8 +200,8 @@ def save(
 
   Args:
     bundle: The model; its `config` is a `GPT2Config`.
-    folder: Made if need be; each file appears whole or not at all.
-    dtype: Of the stored weights, 'float32' or 'bfloat16'.
+    folder: Created if necessary; each file appears whole or not at all.
+    dtype: The dtype of the stored weights, 'float32' or 'bfloat16'.
   """
   config = bundle.config
   assert isinstance(config, gpt2.GPT2Config)

@@ -1,8 +1,8 @@
 """HuggingFace's names of a T5 network's weights, and ours (T5X's).
 
-Linear layers are [out, in] there and [in, out] here, position biases
-[buckets, heads] there and [heads, buckets] here: all matrices are transposed
-but the embedding. Not here: files.
+Linear layers are [out, in] in HuggingFace and [in, out] here; position biases
+are [buckets, heads] there and [heads, buckets] here. All matrices except the
+embedding are transposed. Not here: files.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from t5score_jax.checkpoints.weights import LazyArray, Weights
 
 EMBEDDING = 'shared.weight'
 HEAD = 'lm_head.weight'
-#: Names that stand for the embedding as well, where they are written.
+#: Further names of the embedding, if a file has them.
 EMBEDDING_COPIES = (
   'encoder.embed_tokens.weight',
   'decoder.embed_tokens.weight',
@@ -31,7 +31,7 @@ _TOP = {
 }
 _TOP_BACK = {ours: theirs for theirs, ours in _TOP.items()}
 _PROJECTIONS = {'q': 'query', 'k': 'key', 'v': 'value', 'o': 'out'}
-# Side -> for each of their sublayers its norm, its module, and ours.
+# Side -> (norm, module, our name) of each of their sublayers.
 _SUBLAYERS = {
   'encoder': (
     ('pre_attention_layer_norm', 'SelfAttention', 'attention'),
@@ -73,12 +73,12 @@ _OURS = re.compile(r'(encoder|decoder)/layers_(\d+)/(.+)')
 
 
 def to_ours(name: str, biases_per_layer: bool) -> str:
-  """Our name of a weight; theirs itself, should it have none.
+  """Our name of a weight; HuggingFace's name if there is none.
 
   Args:
     name: Such as 'encoder.block.0.layer.1.DenseReluDense.wo.weight'.
-    biases_per_layer: Whether each layer has position biases of its own (umT5);
-      else the first layer's are the stack's.
+    biases_per_layer: Whether each layer has its own position biases (umT5);
+      otherwise all layers share the first layer's.
   """
   if name in _TOP:
     return _TOP[name]
@@ -92,7 +92,7 @@ def to_ours(name: str, biases_per_layer: bool) -> str:
 
 
 def to_theirs(name: str) -> str:
-  """Their name of one of our weights, which must not be scanned."""
+  """HuggingFace's name of one of our weights, which must not be scanned."""
   if name in _TOP_BACK:
     return _TOP_BACK[name]
   side, _, inner = name.partition('/')
@@ -105,10 +105,10 @@ def to_theirs(name: str) -> str:
 
 
 def turn(name: str, array: LazyArray) -> LazyArray:
-  """An array from their layout to ours or back, which is the same.
+  """Converts an array from their layout to ours or, equally, back.
 
   Args:
-    name: Theirs.
+    name: HuggingFace's name.
     array: In either layout.
   """
   if name == EMBEDDING or len(array.shape) != 2:
@@ -117,7 +117,7 @@ def turn(name: str, array: LazyArray) -> LazyArray:
 
 
 def all_to_theirs(weights: Weights) -> dict[str, LazyArray]:
-  """Weights, not scanned, as HuggingFace names, lays out and orders them."""
+  """Unscanned weights in HuggingFace's names, layout and order."""
   made = {}
   for name, array in weights.items():
     theirs = to_theirs(name)

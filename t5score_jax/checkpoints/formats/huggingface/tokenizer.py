@@ -1,14 +1,14 @@
-"""Tokenizer files of T5, mT5, ByT5 and umT5 folders, from and to vocabularies.
+"""Converts tokenizer files of T5, mT5, ByT5 and umT5 from and to vocabularies.
 
 Writes both the SentencePiece model and `tokenizer.json`, so that transformers
 needs neither sentencepiece nor protobuf. Rejects a vocabulary that its
 T5Tokenizer would read differently.
 
-Known differences: transformers takes the spelling of a special token for the
-token ('</s>' in the middle of a text is the end), our SentencePiece vocabulary
-takes it for text, as SeqIO does (but see `data/special_tokens.py`); ByT5's
-tokenizer is set to do so as well. The control character U+0085 is white space
-to transformers alone.
+Known differences: transformers reads the spelling of a special token as the
+token ('</s>' in the middle of a text is the end). Our SentencePiece vocabulary
+reads it as text, like SeqIO (but see `data/special_tokens.py`); ByT5's
+tokenizer is configured to do so as well. Only transformers treats the control
+character U+0085 as white space.
 """
 
 from __future__ import annotations
@@ -35,13 +35,13 @@ JSON_FILE = 'tokenizer.json'
 CONFIG_FILE = 'tokenizer_config.json'
 SPECIAL_FILE = 'special_tokens_map.json'
 
-# Type checkers do not see what protobuf adds to the module.
+# Type checkers do not see the names that protobuf adds to the module.
 _PROTO: Any = sentencepiece_model_pb2
 _ModelProto, _Piece = _PROTO.ModelProto, _PROTO.ModelProto.SentencePiece
 _UNIGRAM = _PROTO.TrainerSpec.UNIGRAM
 _SENTINEL = re.compile(r'▁?<extra_id_\d+>')
 _T5_EXTRA_IDS, _BYT5_EXTRA_IDS = 100, 125
-# What stands where a tokenizer has no limit of its own.
+# The value in the file of a tokenizer without a limit.
 _DEFAULT_LENGTH = 1024
 
 
@@ -51,10 +51,10 @@ def read(folder: Path, rows: int) -> tuple[Vocabulary | None, tuple[str, ...]]:
   Args:
     folder: Holds `spiece.model`, or a Unigram `tokenizer.json`, or says that
       its tokenizer is ByT5's.
-    rows: Of the embedding; 384 without any file mean ByT5's.
+    rows: Rows of the embedding; 384 without any file mean ByT5.
 
   Returns:
-    The vocabulary, None if nothing says which; and what was assumed.
+    The vocabulary, None if it is unknown; and what was assumed.
 
   Raises:
     CheckpointError: A file is damaged.
@@ -104,8 +104,8 @@ def _with_sentinels(
 ) -> SentencePieceVocabulary:
   """Adds the sentinels that transformers keeps outside of the model.
 
-  `extra_ids` of them, by default T5's 100 where the embedding has rows for
-  them; none to a model that has them.
+  `extra_ids` of them, by default T5's 100 if the embedding has rows for them;
+  none if the model has them.
   """
   if b'<extra_id_0>' in model or extra_ids == 0:
     return SentencePieceVocabulary(model)
@@ -136,7 +136,7 @@ def files(
     Contents by file name.
 
   Raises:
-    CheckpointError: transformers would read texts as other ids.
+    CheckpointError: transformers would encode texts as other ids.
   """
   settings: dict[str, Any] = {
     'tokenizer_class': tokenizer_class(vocabulary),
@@ -169,7 +169,7 @@ def files(
       'extra_ids': count,
       'additional_special_tokens': sentinels,
       'clean_up_tokenization_spaces': False,
-      # As the published T5s; without it, transformers 4 warns.
+      # As in the published T5s; without it, transformers 4 warns.
       'legacy': True,
     }
     made[MODEL_FILE] = model_bytes
@@ -188,7 +188,7 @@ def _dump(value: Mapping[str, Any]) -> bytes:
 
 
 def _json_of_model(model: Any, extra_ids: int) -> bytes:
-  """`tokenizer.json`: the tokenizer that T5Tokenizer makes of the model."""
+  """`tokenizer.json` as T5Tokenizer builds it from the model."""
   vocab: list[list[Any]] = [[p.piece, p.score] for p in model.pieces]
   vocab += [[f'<extra_id_{i}>', 0.0] for i in reversed(range(extra_ids))]
   special = [0, 1, 2, *range(len(model.pieces), len(vocab))]
@@ -200,11 +200,11 @@ def _model_of_json(found: Mapping[str, Any]) -> tuple[bytes, int]:
   """A serialized SentencePiece model of a Unigram `tokenizer.json`.
 
   Returns:
-    The model, and how many sentinels the file has at its end.
+    The model, and the number of sentinels at the end of the file.
 
   Raises:
-    ValueError: A tokenizer that is none.
-    KeyError, TypeError, AttributeError: Not such a file at all.
+    ValueError: It is not a suitable Unigram tokenizer.
+    KeyError, TypeError, AttributeError: The file has another structure.
   """
   model = found['model']
   kind = model.get('type')
@@ -215,7 +215,7 @@ def _model_of_json(found: Mapping[str, Any]) -> tuple[bytes, int]:
   for step in normalizer.get('normalizers', [normalizer]):
     if step['type'] == 'Precompiled':
       charsmap = base64.b64decode(step['precompiled_charsmap'] or '')
-    # Of white space, which SentencePiece strips and joins itself.
+    # These are for white space, which SentencePiece strips and joins itself.
     elif step['type'] not in ('Strip', 'Replace', 'Sequence'):
       raise ValueError(f'a normalizer {step["type"]}')
   vocab = [(str(text), float(score)) for text, score in model['vocab']]
@@ -227,7 +227,7 @@ def _model_of_json(found: Mapping[str, Any]) -> tuple[bytes, int]:
 
 
 def _differences(model: Any) -> list[str]:
-  """What the T5Tokenizer of transformers would do differently, in phrases."""
+  """What transformers' T5Tokenizer would do differently, as phrases."""
   trainer, normalizer = model.trainer_spec, model.normalizer_spec
   known = (_Piece.NORMAL, _Piece.UNKNOWN, _Piece.CONTROL)
   own = [

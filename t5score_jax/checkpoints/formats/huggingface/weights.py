@@ -1,8 +1,8 @@
-"""The weights of a Hugging Face folder, whatever network they are of.
+"""Reads the weights of a Hugging Face folder, for any network.
 
-Safetensors or torch's `.bin`, whole or in shards, read when they are asked for
-and never executed; int8 (`checkpoints/int8.py`) becomes float32. Not here:
-names and settings (`config.py`, `encoders.py`).
+These are safetensors or torch's `.bin`, whole or in shards. They are read
+lazily and never executed; int8 (`checkpoints/int8.py`) becomes float32. Not
+here: names and settings (`config.py`, `encoders.py`).
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ BIN = 'pytorch_model.bin'
 
 
 def open_folder(folder: Path) -> dict[str, LazyArray]:
-  """Opens the weights of a folder, safetensors if it has both kinds.
+  """Opens the weights of a folder, preferring safetensors.
 
   Raises:
-    CheckpointError: There are none, or damaged ones.
+    CheckpointError: There are none, or they are damaged.
   """
   for name, module in ((SAFETENSORS, safetensors_files), (BIN, reader)):
     if any((folder / f).is_file() for f in (name, f'{name}.index.json')):

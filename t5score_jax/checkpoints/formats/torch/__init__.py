@@ -1,1 +1,1 @@
-"""PyTorch's files, read and written without PyTorch."""
+"""Reads and writes PyTorch's files without PyTorch."""

@@ -1,10 +1,10 @@
-"""torch's checkpoint files (`pytorch_model.bin`), read without executing them.
+"""Reads torch's checkpoint files (`pytorch_model.bin`) without executing them.
 
-Such a file holds a pickle, and unpickling calls what the pickle names. Here it
-may name the few functions that rebuild tensors, and gets ours in their place:
-anything else is refused by name. Arrays are read when they are asked for, out
-of the zip entries (torch since 1.6) or the plain sequence (before) in which
-their storages lie. torch is not needed. Not here: safetensors
+Such a file holds a pickle, and unpickling calls the functions that the pickle
+names. Here only the few functions that rebuild tensors are allowed, and they
+are replaced by this module's; any other is refused, with an error that names
+it. Arrays are read lazily, from zip entries (torch since 1.6) or from a plain
+sequence of storages (before). torch is not needed. Not here: safetensors
 (`formats/safetensors_files.py`), and writing (`formats/torch/writer.py`).
 """
 
@@ -32,7 +32,7 @@ from t5score_jax.checkpoints.weights import (
   open_shards,
 )
 
-#: What torch calls its storages, and what lies in them.
+#: torch's names of storages, and the dtypes of their elements.
 _STORAGES = {
   'DoubleStorage': np.dtype('<f8'),
   'FloatStorage': np.dtype('<f4'),
@@ -45,13 +45,13 @@ _STORAGES = {
   'ByteStorage': np.dtype('u1'),
   'BoolStorage': np.dtype('?'),
 }
-# The numbers with which the format before zip files begins.
+# The numbers at the start of the format before zip files.
 _MAGIC = 0x1950A86A20F9469CFC6C
 _PROTOCOL = 1001
 # Bytes of a pickle without the weights; a model of 10,000 arrays takes 2 MB.
 _MAX_PICKLE = 256 << 20
-# By how much the number of a memoised object may exceed how many there are:
-# pickles number them in turn, and those that were rewritten leave gaps.
+# The maximum excess of a memoised object's number over the number of objects:
+# pickles number them consecutively, but rewritten pickles have gaps.
 _MEMO_GAP = 1 << 16
 _ADVICE = (
   'it is not read, as it could run any program; save the model as '
@@ -61,7 +61,7 @@ _ADVICE = (
 
 @dataclasses.dataclass(frozen=True)
 class _Storage:
-  """A row of elements in a file, under the name that the file gives it."""
+  """A sequence of elements in a file, under the file's name for it."""
 
   key: str
   dtype: np.dtype
@@ -84,9 +84,9 @@ class _Tensor:
 
 
 class _Rebuild:
-  """Stands in for torch's functions that make tensors; keeps no state.
+  """Replaces torch's functions that build tensors; keeps no state.
 
-  Without attributes, so that a pickle has nothing to set on it.
+  It has no attributes that a pickle could set.
   """
 
   __slots__ = ()
@@ -128,13 +128,13 @@ _ALLOWED: Mapping[tuple[str, str], Any] = {
   ('collections', 'OrderedDict'): collections.OrderedDict,
   ('torch._utils', '_rebuild_tensor_v2'): _RebuildTensor(),
   ('torch._utils', '_rebuild_parameter'): _RebuildParameter(),
-  # A string each: what the pickle does with it can't matter.
+  # Strings, with which a pickle can do no harm.
   **{('torch', name): name for name in _STORAGES},
 }
 
 
 class _Inert:
-  """Stands in for whatever else a training program pickled; does nothing."""
+  """Replaces anything else that a training program pickled; does nothing."""
 
   __slots__ = ()
 
@@ -148,15 +148,15 @@ class _Inert:
   def _ignore(self, *unused: Any) -> None:
     del unused
 
-  # What an unpickler does to objects that it makes.
+  # What an unpickler does to the objects that it creates.
   __setstate__ = __setitem__ = append = extend = add = update = _ignore
 
 
 class _Unpickler(pickle.Unpickler):
-  """Finds nothing but the names above.
+  """Resolves only the names above.
 
   Attributes:
-    storages: Those that the pickle mentions, by their keys.
+    storages: The storages that the pickle mentions, by their keys.
   """
 
   def __init__(self, stream: Any, inert: bool = False):
@@ -190,10 +190,10 @@ class _Unpickler(pickle.Unpickler):
 
 
 def _unpickler(stream: BinaryIO, inert: bool = False) -> _Unpickler:
-  """An unpickler of the pickle at a place of a stream, once it is checked.
+  """Checks the pickle at a position of a stream; returns its unpickler.
 
-  An unpickler makes room for as many memoised objects as the largest number
-  that a pickle gives one: ten bytes would take gigabytes.
+  An unpickler allocates room for memoised objects up to the largest number in
+  the pickle: ten bytes could take gigabytes.
   """
   start = stream.tell()
   memoised = 0
@@ -212,16 +212,16 @@ def open_folder(
   """Opens STEM.bin, or the shards that STEM.bin.index.json names.
 
   Args:
-    folder: Where they lie.
+    folder: Their folder.
     stem: The file's name before '.bin'.
 
   Returns:
-    Arrays by name. Names of one file that stand for the same elements, as
-    those of tied weights do, have the same object.
+    Arrays by name. Names of one file for the same elements, such as those
+    of tied weights, share one object.
 
   Raises:
-    CheckpointError: A file is missing, damaged, of another format, or would
-      run something.
+    CheckpointError: A file is missing, damaged, in another format, or would
+      execute something.
   """
   return open_shards(folder / f'{stem}.bin', open_file)
 
@@ -234,8 +234,7 @@ def open_file(path: Path) -> dict[str, LazyArray]:
 def open_checkpoint(path: Path) -> tuple[dict[str, LazyArray], dict[str, Any]]:
   """Opens a checkpoint of PyTorch Lightning.
 
-  Other entries are left out; objects in them become placeholders that do
-  nothing.
+  Other entries are ignored; objects in them become inert placeholders.
 
   Returns:
     The tensors of its `state_dict`, and the plain values (text, numbers, None,
@@ -264,7 +263,7 @@ def _is_plain(value: Any) -> bool:
 
 
 def _load(path: Path, inert: bool = False) -> tuple[Any, dict[str, int]]:
-  """The object in a file, and the byte at which each storage begins."""
+  """The object in a file, and the byte offset of each storage."""
   if not path.is_file():
     raise CheckpointError(f'{path}: no such file: the folder is incomplete')
   try:
@@ -337,7 +336,7 @@ def _read_sequence(stream: BinaryIO, inert: bool) -> tuple[Any, dict[str, int]]:
 
 
 def _check_stored(entry: zipfile.ZipInfo) -> None:
-  """Refuses what would be inflated: a small file could fill the memory."""
+  """Refuses compressed entries: a small file could fill the memory."""
   if entry.compress_type != zipfile.ZIP_STORED:
     raise CheckpointError(
       f'its part {entry.filename} is compressed; torch compresses none'
@@ -345,7 +344,7 @@ def _check_stored(entry: zipfile.ZipInfo) -> None:
 
 
 def _check_size(entry: zipfile.ZipInfo) -> None:
-  """Refuses parts that are read whole but too large for what they hold."""
+  """Refuses parts that are read whole if they are unexpectedly large."""
   _check_stored(entry)
   if entry.file_size > _MAX_PICKLE:
     raise CheckpointError(

@@ -1,8 +1,8 @@
-"""Writes torch's zip files, so that programs of PyTorch load what we made.
+"""Writes torch's zip files, for PyTorch programs to load.
 
-The file that `torch.save` would write for a dictionary of float32 tensors and
-plain settings: a pickle, and one entry per tensor. torch is not
-needed, and `torch.load(weights_only=True)` reads it. Not here: reading
+The file is the one that `torch.save` would write for a dictionary of float32
+tensors and plain settings: a pickle, and one entry per tensor. torch is not
+needed, and `torch.load(weights_only=True)` reads the file. Not here: reading
 (`formats/torch/reader.py`).
 """
 
@@ -30,7 +30,7 @@ def write_checkpoint(
   tensors: Mapping[str, np.ndarray],
   settings: Mapping[str, Any],
 ) -> None:
-  """Writes what PyTorch Lightning loads as a checkpoint.
+  """Writes a checkpoint that PyTorch Lightning loads.
 
   Args:
     path: The file, which appears whole or not at all.
@@ -81,7 +81,7 @@ class _Storage:
 
 @dataclasses.dataclass(frozen=True)
 class _Tensor:
-  """A contiguous tensor, which the reader makes of its storage."""
+  """A contiguous tensor, which the reader builds from its storage."""
 
   key: str
   shape: tuple[int, ...]
@@ -98,12 +98,12 @@ class _Tensor:
     )
 
 
-# The pickler in Python: that in C writes names only of what it can import.
+# The Python pickler: the C pickler only writes names that it can import.
 class _Pickler(pickle._Pickler):
-  """Writes names of torch's functions, whether torch is there or not."""
+  """Writes names of torch's functions, whether or not torch is installed."""
 
   def persistent_id(self, obj: Any) -> Any:
-    """How torch describes a storage, which lies outside of the pickle."""
+    """The description of a storage, which is outside the pickle."""
     if isinstance(obj, _Storage):
       kind = _Global('torch', 'FloatStorage')
       return ('storage', kind, obj.key, 'cpu', obj.size)
