@@ -1,7 +1,7 @@
 """Batches of a finite number of examples, reshuffled each epoch.
 
 The common part of datasets with random access: `datasets.ArrayDataset` and
-`judged.RecordsDataset`. Not here: streams without random access (SeqIO).
+`rated_records.RecordsDataset`. Not here: streams without random access (SeqIO).
 """
 
 from __future__ import annotations
