@@ -47,8 +47,10 @@ def parser() -> argparse.ArgumentParser:
   result = argparse.ArgumentParser(
     description='System-level Kendall of COMES and of other metrics.'
   )
-  result.add_argument('records', help='names of the human ratings')
-  result.add_argument('--ratings', required=True, help='NAME,...')
+  result.add_argument('records', help='the rated records, TSV or JSONL')
+  result.add_argument(
+    '--ratings', required=True, help='names of the human ratings: NAME,...'
+  )
   result.add_argument('--encoder', help='folder of an encoder for BERTScore')
   result.add_argument(
     '--joined',

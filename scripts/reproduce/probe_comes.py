@@ -35,7 +35,9 @@ def parser() -> argparse.ArgumentParser:
   )
   result.add_argument('texts', type=Path, help='WORK/texts of crossvalidate')
   result.add_argument('records', help='the --input of crossvalidate')
-  result.add_argument('--ratings', required=True, help='NAME,...')
+  result.add_argument(
+    '--ratings', required=True, help='names of the human ratings: NAME,...'
+  )
   result.add_argument(
     '--encoder', help='name or folder of an encoder that reads the texts'
   )

@@ -272,7 +272,8 @@ class Fitting:
     chosen = f'; best at step {best}' if best is not None else ''
     what = 'tuned whole' if fine_tune else 'trained'
     before = f'{name}: ' if name else ''
-    self._note_short_run(before, run.parent / TRAIN, result.step)
+    if not fine_tune:  # By article: a step has all of its instances.
+      self._note_short_run(before, run.parent / TRAIN, result.step)
     self._say(f'{before}{what}, {result.reason} at step {result.step}{chosen}')
     numbers = selection.numbers(selection.find_checkpoint(run))
     values = [f'{key} {numbers[key]:.4f}' for key in sorted(numbers)]

@@ -227,11 +227,14 @@ def test_validation_documents_are_judged_by_the_model_they_stopped(place, base):
 
 
 @pytest.mark.slow
-def test_the_whole_network_is_tuned_after_its_head(place):
+def test_the_whole_network_is_tuned_after_its_head(place, capsys):
   code = place.run(
     *('tuned', '--gin.FINE_TUNE_EPOCHS=1', '--gin.BATCH_SIZE=8'),
+    # Enough for the head; the network has two steps, each a whole document.
+    *('--gin.EPOCHS=40', '--gin.SELECTION=None'),
   )
   assert code == 0
+  assert 'too few to learn' not in capsys.readouterr().out
   _check_predictions(place, 'tuned')
   start = encoders.load_encoder(place.encoder).params
   for fold in (1, 2, 3):
