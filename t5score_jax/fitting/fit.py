@@ -285,6 +285,8 @@ class Fitting:
       batch = gin.query_parameter('%BATCH_SIZE')
     except ValueError:
       return  # A configuration without the macro.
+    if not batch:  # Batches of a number of tokens.
+      return
     count = len(np.load(arrays / 'ratings.npy', mmap_mode='r'))
     if step < _FEW_STEPS or step * batch < count:
       self.notes.append(

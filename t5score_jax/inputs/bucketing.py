@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 
 from t5score_jax.inputs import shares
+from t5score_jax.inputs import texts as text_arrays
 from t5score_jax.inputs.datasets import (
   ArrayDataset,
   Batch,
@@ -185,6 +186,103 @@ def held_out(
   return _buckets(path, batch_tokens, lengths, row_multiple, None)
 
 
+def texts_by_length(
+  path: str | os.PathLike[str],
+  texts: str | os.PathLike[str],
+  batch_tokens: int,
+  lengths: Sequence[int] = LENGTHS,
+  seed: int = 0,
+  run_length: int = 1,
+  row_multiple: int = 1,
+) -> BucketedDataset:
+  """Divides the instances of `texts.TextsDataset` into length buckets.
+
+  An instance belongs to the smallest bucket that fits its longest text; its
+  texts are padded to the bucket's length.
+
+  Args:
+    path: Folder of the instances.
+    texts: Folder of their texts, as tokens.
+    batch_tokens: Tokens per batch and role, padding included.
+    lengths: Bucket boundaries, ascending; that of the longest text is added.
+    seed: Seed of the draws and of the order within each bucket.
+    run_length: See `BucketedDataset`.
+    row_multiple: See `from_folder`.
+
+  Raises:
+    DatasetError: No such arrays, or `batch_tokens` is less than an instance.
+  """
+  buckets = _texts_buckets(
+    path, texts, batch_tokens, lengths, row_multiple, seed
+  )
+  return BucketedDataset(buckets, None, seed, run_length)
+
+
+def texts_held_out(
+  path: str | os.PathLike[str],
+  texts: str | os.PathLike[str],
+  batch_tokens: int,
+  lengths: Sequence[int] = LENGTHS,
+  row_multiple: int = 1,
+) -> list[ArrayDataset]:
+  """Returns the buckets of `texts_by_length` for reading each once."""
+  return _texts_buckets(path, texts, batch_tokens, lengths, row_multiple, None)
+
+
+def texts_steps(
+  path: str | os.PathLike[str],
+  texts: str | os.PathLike[str],
+  batch_tokens: int,
+  epochs: float = 1.0,
+  lengths: Sequence[int] = LENGTHS,
+  row_multiple: int = 1,
+) -> int:
+  """Returns the number of steps of some epochs of `texts_by_length`.
+
+  Args:
+    path: Folder of the instances.
+    texts: Folder of their texts, as tokens.
+    batch_tokens: Tokens per batch and role, padding included.
+    epochs: Number of epochs.
+    lengths: Bucket boundaries.
+    row_multiple: See `from_folder`.
+
+  Returns:
+    At least 1, unless `epochs` is 0.
+
+  Raises:
+    DatasetError: No such arrays, or an invalid number.
+  """
+  buckets = _texts_buckets(
+    path, texts, batch_tokens, lengths, row_multiple, None
+  )
+  batches = sum(map(_batches_per_epoch, buckets))
+  return text_arrays.count_steps(1, 1, epochs * batches)
+
+
+class _TextsBucket(text_arrays.TextsDataset):
+  """Selected instances, whose texts are padded to a length."""
+
+  def __init__(
+    self,
+    path: str | os.PathLike[str],
+    texts: str | os.PathLike[str],
+    rows: np.ndarray,
+    length: int,
+    batch_size: int,
+    seed: int | None,
+  ):
+    super().__init__(
+      path, texts, batch_size, seed=seed or 0, shuffle=seed is not None
+    )
+    views: dict[str, Any] = {
+      key: _View(array, rows, None) for key, array in self._arrays.items()
+    }
+    self._arrays = views
+    self._width = length
+    self.num_examples = len(rows)
+
+
 class _Bucket(ArrayDataset):
   """Selected examples of a folder, cut to a length."""
 
@@ -239,9 +337,46 @@ def _buckets(
   pad = ArrayDataset(path, 1).info.get('pad_id', 0)
   # From the last token on, because such an id may precede it.
   sizes = longest - np.argmax(np.asarray(tokens)[:, ::-1] != pad, axis=1)
+  return [
+    _Bucket(path, rows, length, size, None if seed is None else seed + index)
+    for index, rows, length, size in _divided(
+      file, sizes, longest, batch_tokens, lengths, row_multiple
+    )
+  ]
+
+
+def _texts_buckets(
+  path: str | os.PathLike[str],
+  texts: str | os.PathLike[str],
+  batch_tokens: int,
+  lengths: Sequence[int],
+  row_multiple: int,
+  seed: int | None,
+) -> list[ArrayDataset]:
+  _check(batch_tokens, row_multiple)
+  arrays = text_arrays.Instances(path, texts)
+  sizes = arrays.lengths()
+  return [
+    _TextsBucket(
+      path, texts, rows, length, size, None if seed is None else seed + index
+    )
+    for index, rows, length, size in _divided(
+      arrays.file, sizes, int(sizes.max()), batch_tokens, lengths, row_multiple
+    )
+  ]
+
+
+def _divided(
+  file: Path,
+  sizes: np.ndarray,
+  longest: int,
+  batch_tokens: int,
+  lengths: Sequence[int],
+  row_multiple: int,
+) -> Iterator[tuple[int, np.ndarray, int, int]]:
+  """Yields the number, examples, length and batch size of each bucket."""
   boundaries = np.unique([*(n for n in lengths if n < longest), longest])
   needed = boundaries[np.searchsorted(boundaries, sizes)]
-  buckets: list[ArrayDataset] = []
   for index, length in enumerate(boundaries.tolist()):
     rows = np.flatnonzero(needed == length)
     size = batch_tokens // length // row_multiple * row_multiple
@@ -252,9 +387,7 @@ def _buckets(
         f'{file}: {row_multiple} example(s) of {length} tokens are more than '
         f'batch_tokens={batch_tokens}'
       )
-    bucket_seed = None if seed is None else seed + index
-    buckets.append(_Bucket(path, rows, length, size, bucket_seed))
-  return buckets
+    yield index, rows, length, size
 
 
 def _check(batch_tokens: int, row_multiple: int) -> None:

@@ -100,6 +100,7 @@ class TextsDataset(datasets.ArrayDataset):
     super().__init__(path, batch_size, seed, shuffle)
     self._form = form
     self._instances = Instances(path, texts, form)
+    self._width: int | None = None
 
   def token_arrays(self) -> Iterator[tuple[Path, np.ndarray]]:
     """See `datasets.ArrayDataset.token_arrays`."""
@@ -110,7 +111,9 @@ class TextsDataset(datasets.ArrayDataset):
     batch = super()._gather(rows)
     for role in self._instances.rows:
       numbers = batch.pop(role)
-      batch[f'{role}_{self._form}'] = self._instances.texts(role, numbers)
+      batch[f'{role}_{self._form}'] = self._instances.texts(
+        role, numbers, self._width
+      )
       if role == 'hypothesis' and self._instances.tags is not None:
         width = batch['hypothesis_tokens'].shape[1]
         tags = self._instances.tags[numbers][:, :width]
@@ -186,6 +189,12 @@ class Instances:
     if width is not None:
       rows = rows[:, :width]
     return np.asarray(rows, self._kind)
+
+  def lengths(self) -> np.ndarray:
+    """Returns the tokens of each instance's longest text, int [N]."""
+    assert self._lengths is not None
+    found = [self._lengths[numbers] for numbers in self.rows.values()]
+    return np.max(found, axis=0)
 
   def width(self, role: str, numbers: np.ndarray) -> int:
     """Returns a width that fits the tokens of texts.
