@@ -164,7 +164,8 @@ def standardised(
   Raises:
     ValueError: The vectors of the texts do not differ in some dimension.
   """
-  states = encoding.TextEncoder(bundle, [-1], max_length=_STATES_LENGTH)
+  length = min(_STATES_LENGTH, bundle.config.max_length)
+  states = encoding.TextEncoder(bundle, [-1], max_length=length)
   vectors = np.stack(
     [one.states[0].mean(axis=0, dtype=np.float64) for one in states.states(texts)]
   )

@@ -3,14 +3,15 @@
 Embedded models are stored in this form, which takes a quarter of float32's
 space. The rows of a matrix W [rows, columns] are output channels, as in Hugging
 Face's layout, or pieces of a vocabulary. W is stored as q = round(W / s), int8,
-with s = max |W| / 127 of each row, float32, under the name of W and '.scale'.
-Vectors stay float32. Reading returns float32, with an error of at most s / 2
+with s = max |W| / 127 of each row, float32 [rows], under the name of W and
+'.scale'. In Flax's kernels the columns are output channels, and s is [1,
+columns]. Vectors stay float32. Reading returns float32, with an error of at most s / 2
 per value; computation is not quantised. Not here: files.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 
 import numpy as np
 
@@ -21,11 +22,14 @@ SCALE = '.scale'
 _LARGEST = 127
 
 
-def quantize(arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+def quantize(
+  arrays: Mapping[str, np.ndarray], columns: Container[str] = ()
+) -> dict[str, np.ndarray]:
   """Stores matrices as int8 with their scales, and all else as float32.
 
   Args:
     arrays: By name, finite.
+    columns: The matrices whose columns are output channels.
 
   Raises:
     CheckpointError: A value is not finite.
@@ -38,12 +42,13 @@ def quantize(arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
     if values.ndim != 2:
       stored[name] = values
       continue
-    largest = np.abs(values).max(axis=1, initial=0.0, keepdims=True)
+    axis = 0 if name in columns else 1
+    largest = np.abs(values).max(axis=axis, initial=0.0, keepdims=True)
     scale = np.where(largest > 0, largest / _LARGEST, 1.0).astype(np.float32)
     # With a rounded or denormal scale, values may exceed the maximum.
     quotients = np.clip(np.rint(values / scale), -_LARGEST, _LARGEST)
     stored[name] = quotients.astype(np.int8)
-    stored[name + SCALE] = scale[:, 0]
+    stored[name + SCALE] = scale if axis == 0 else scale[:, 0]
   return stored
 
 
@@ -64,10 +69,11 @@ def dequantized(weights: Weights, where: str) -> dict[str, LazyArray]:
     if name == matrix or matrix not in weights:
       continue
     array, scale = weights[matrix], found.pop(name)
-    if array.dtype != np.int8 or array.shape[:1] != scale.shape:
+    shapes = array.shape[:1], (1, *array.shape[1:])
+    if array.dtype != np.int8 or scale.shape not in shapes:
       raise CheckpointError(
-        f'{where}: {name} of shape {scale.shape} does not scale the rows of '
-        f'{matrix}, {array.dtype} of shape {array.shape}'
+        f'{where}: {name} of shape {scale.shape} does not scale the rows or '
+        f'columns of {matrix}, {array.dtype} of shape {array.shape}'
       )
     found[matrix] = _product(array, scale)
   return found
@@ -75,7 +81,11 @@ def dequantized(weights: Weights, where: str) -> dict[str, LazyArray]:
 
 def _product(array: LazyArray, scale: LazyArray) -> LazyArray:
   def fetch(index: tuple[slice, ...]) -> np.ndarray:
-    factors = np.asarray(scale.read(index[:1]), np.float32)
-    return array.read(index).astype(np.float32) * factors[:, None]
+    columns = len(scale.shape) > 1
+    part = (slice(0, 1), *index[1:]) if columns else index[:1]
+    factors = np.asarray(scale.read(part), np.float32)
+    if not columns:
+      factors = factors[:, None]
+    return array.read(index).astype(np.float32) * factors
 
   return LazyArray(array.shape, np.dtype(np.float32), fetch, array.block)

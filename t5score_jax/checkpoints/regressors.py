@@ -20,7 +20,7 @@ import numpy as np
 import safetensors.numpy
 
 from t5score_jax.checkpoints import bundle as bundles
-from t5score_jax.checkpoints import kinds
+from t5score_jax.checkpoints import int8, kinds
 from t5score_jax.checkpoints.formats import safetensors_files
 from t5score_jax.checkpoints.formats.huggingface import encoders
 from t5score_jax.checkpoints.weights import (
@@ -76,7 +76,11 @@ def save(
   Args:
     model: The regressor.
     folder: Created if necessary.
-    dtype: The dtype of the stored weights, 'float32' or 'bfloat16'.
+    dtype: The dtype of the stored weights, 'float32', 'bfloat16' or 'int8'
+      (`checkpoints/int8.py`).
+
+  Raises:
+    CheckpointError: 'int8', and a weight is not finite.
   """
   path = Path(folder)
   path.mkdir(parents=True, exist_ok=True)
@@ -85,6 +89,9 @@ def save(
     name: np.ascontiguousarray(np.asarray(array), dtype=stored)
     for name, array in bundles.flatten_names(model.params)
   }
+  if dtype == 'int8':
+    kernels = {name for name in tensors if name.endswith('/kernel')}
+    tensors = int8.quantize(tensors, kernels)
   with files.write_atomically(path / WEIGHTS_FILE, 'wb') as out:
     out.write(safetensors.numpy.save(tensors))
   write_description(path, model.config, model.tokenizer, model.settings)
@@ -147,7 +154,7 @@ def open_weights(
     outputs: The number of outputs: a regressor with one output gets copies of
       it, as by `heads.widen` (COMES_MT).
   """
-  tensors = dict(safetensors_files.open_folder(Path(folder)))
+  tensors = _open(Path(folder))
   last = max(n for n in tensors if n.startswith('estimator/layers_'))
   last = last.rpartition('/')[0]
   for leaf in ('kernel', 'bias'):
@@ -156,6 +163,11 @@ def open_weights(
       wide = np.repeat(array.read(), outputs, axis=-1)
       tensors[f'{last}/{leaf}'] = LazyArray.of(wide)
   return tensors
+
+
+def _open(folder: Path) -> dict[str, LazyArray]:
+  stored = safetensors_files.open_folder(folder)
+  return int8.dequantized(stored, str(folder))
 
 
 def load(folder: str | os.PathLike[str]) -> Regressor:
@@ -167,7 +179,7 @@ def load(folder: str | os.PathLike[str]) -> Regressor:
   path = Path(folder)
   config, tokenizer, settings = read_description(path)
   try:
-    tensors = safetensors_files.open_folder(path)
+    tensors = _open(path)
   except (OSError, ValueError) as error:
     raise CheckpointError(f'{path}: damaged ({error})') from error
   return assemble(config, tokenizer, settings, tensors, str(path))

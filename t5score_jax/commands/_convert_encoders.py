@@ -46,10 +46,12 @@ def concerns(args: argparse.Namespace) -> bool:
 def _check(args: argparse.Namespace, kind: str) -> None:
   """Raises UsageError for formats and options of other kinds of models."""
   if args.dtype == 'int8' and (
-    args.output_format != 'hf' or kind in (kinds.CAUSAL, kinds.BART)
+    args.output_format not in ('hf', 'estimator')
+    or kind in (kinds.CAUSAL, kinds.BART)
   ):
     raise UsageError(
-      '--dtype int8: only encoders and cross-encoders, with --to hf'
+      '--dtype int8: only encoders and cross-encoders with --to hf, and '
+      'regressors with --to estimator'
     )
   for flag, name, known in (
     ('--from', args.source_format, _SOURCES[kind]),

@@ -221,7 +221,8 @@ def _check_formats(args: argparse.Namespace) -> None:
   _usage.refuse(args, comet, 'is for COMET checkpoints')
   if args.dtype == 'int8':
     raise UsageError(
-      '--dtype int8: only encoders and cross-encoders, with --to hf'
+      '--dtype int8: only encoders and cross-encoders with --to hf, and '
+      'regressors with --to estimator'
     )
   for flag, name, known in (
     ('--from', args.source_format, registry.readable()),

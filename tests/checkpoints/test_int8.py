@@ -2,16 +2,19 @@
 
 import json
 
+import jax
 import numpy as np
 import pytest
 import safetensors.numpy
 import tiny_encoder
 
 from t5score_jax import cli
-from t5score_jax.checkpoints import int8, kinds
+from t5score_jax.checkpoints import bundle as bundles
+from t5score_jax.checkpoints import int8, kinds, regressors
 from t5score_jax.checkpoints.formats import safetensors_files
 from t5score_jax.checkpoints.formats.huggingface import encoders
 from t5score_jax.checkpoints.weights import CheckpointError, LazyArray
+from t5score_jax.nn import heads
 
 
 def lazy(arrays):
@@ -43,6 +46,19 @@ def test_each_value_is_off_by_half_a_step_of_its_row():
   part = (slice(4, 6), slice(3, 11))
   np.testing.assert_array_equal(found['w.weight'].read(part), read[part])
   np.testing.assert_array_equal(found['w.bias'].read(), vector)
+
+
+def test_columns_may_be_the_channels():
+  rng = np.random.default_rng(1)
+  kernel = rng.normal(size=(5, 7)).astype('f4') * 10.0 ** np.arange(-3, 4)
+  kernel = kernel.astype('f4')
+  stored = int8.quantize({'a/kernel': kernel}, columns={'a/kernel'})
+  assert stored['a/kernel.scale'].shape == (1, 7)
+  found = int8.dequantized(lazy(stored), 'here')['a/kernel']
+  step = np.abs(kernel).max(axis=0) / 127
+  assert np.all(np.abs(found.read() - kernel) <= step * (0.5 + 1e-5))
+  part = (slice(1, 4), slice(2, 6))
+  np.testing.assert_array_equal(found.read(part), found.read()[part])
 
 
 def test_weights_that_are_not_quantised_stay():
@@ -83,6 +99,45 @@ def test_a_folder_is_written_read_and_exported(tmp_path, capsys):
   estimator = ['convert', '--to', 'comet', '--dtype', 'int8', str(folder)]
   assert cli.main([*estimator, str(tmp_path / 'x')]) == 2
   assert '--dtype int8' in capsys.readouterr().err
+
+
+def test_a_regressor_is_written_read_and_exported(tmp_path):
+  bundle = encoders.load_encoder(tiny_encoder.make(tmp_path / 'encoder'))
+  config = heads.RegressorConfig(
+    bundle.config, reference=False, hidden_sizes=(6,)
+  )
+  params = heads.init_params(config, jax.random.key(0), bundle.params)
+  model = regressors.Regressor(
+    config, params, bundle.tokenizer, {'name': 'tiny'}
+  )
+  regressors.save(model, tmp_path / 'whole')
+  convert = ['convert', '--to', 'estimator', '--quiet']
+  small, back = tmp_path / 'small', tmp_path / 'back'
+  given = [*convert, '--dtype', 'int8', str(tmp_path / 'whole'), str(small)]
+  assert not cli.main(given)
+  stored = safetensors_files.open_folder(small)
+  assert stored['estimator/layers_0/kernel'].dtype == np.int8
+  assert stored['estimator/layers_0/kernel.scale'].shape == (1, 6)
+  words = 'encoder/embeddings/word'
+  assert stored[f'{words}.scale'].shape == stored[words].shape[:1]
+  sizes = [
+    (folder / 'model.safetensors').stat().st_size
+    for folder in (small, tmp_path / 'whole')
+  ]
+  assert sizes[0] < 0.6 * sizes[1]
+  found, wanted = regressors.load(small), regressors.load(tmp_path / 'whole')
+  for (name, a), (_, b) in zip(
+    bundles.flatten_names(found.params),
+    bundles.flatten_names(wanted.params),
+    strict=True,
+  ):
+    np.testing.assert_allclose(a, b, atol=np.abs(b).max() / 250, err_msg=name)
+  assert not cli.main([*convert, str(small), str(back)])
+  exported = safetensors.numpy.load_file(back / 'model.safetensors')
+  assert {array.dtype for array in exported.values()} == {np.dtype('f4')}
+  np.testing.assert_array_equal(
+    exported[words], found.params['encoder']['embeddings']['word']
+  )
 
 
 def test_not_for_t5(tmp_path, capsys):

@@ -158,3 +158,62 @@ def test_padding_is_the_id_that_the_arrays_name(tmp_path):
   rows = [batch['tokens'] for bucket in found for batch in bucket.epoch()]
   np.testing.assert_array_equal(rows[0], tokens[:1, :3])
   np.testing.assert_array_equal(rows[1], tokens[1:])
+
+
+def _instances(tmp_path, lengths, pairs):
+  """Texts of these lengths, padded with 1, and (hypothesis, source) of them."""
+  rows, texts = tmp_path / 'rows', tmp_path / 'texts'
+  rows.mkdir()
+  texts.mkdir()
+  tokens = np.full((len(lengths), max(lengths)), 1)
+  for n, length in enumerate(lengths):
+    tokens[n, :length] = 10 + n
+  np.save(texts / 'tokens.npy', tokens)
+  np.save(texts / 'lengths.npy', np.array(lengths, np.int32))
+  for role, numbers in zip(('hypothesis', 'source'), zip(*pairs), strict=True):
+    np.save(rows / f'{role}.npy', np.array(numbers))
+  np.save(rows / 'ratings.npy', np.arange(len(pairs), dtype='f4')[:, None])
+  return rows, texts
+
+
+def test_instances_are_padded_to_their_longest_text(tmp_path):
+  lengths = [3, 8, 5, 12, 4]
+  pairs = [(0, 1), (0, 2), (4, 0), (3, 0), (0, 3), (2, 2)]
+  folders = _instances(tmp_path, lengths, pairs)
+  buckets = bucketing.texts_held_out(*folders, 24, lengths=(4, 8))
+  seen = {}
+  for bucket in buckets:
+    for batch in bucket.epoch():
+      width = batch['source_tokens'].shape[1]
+      assert batch['hypothesis_tokens'].shape[1] == width
+      for hypothesis, source, (rating,) in zip(
+        batch['hypothesis_tokens'],
+        batch['source_tokens'],
+        batch['ratings'],
+        strict=True,
+      ):
+        seen[int(rating)] = width
+        for tokens, text in zip((hypothesis, source), pairs[int(rating)]):
+          assert np.sum(tokens == 10 + text) == lengths[text]
+          assert np.sum(tokens == 1) == width - lengths[text]
+  assert seen == {0: 8, 1: 8, 2: 4, 3: 12, 4: 12, 5: 8}
+  assert [b.batch_size for b in buckets] == [6, 3, 2]
+
+
+def test_steps_of_an_epoch_are_its_batches(tmp_path):
+  folders = _instances(tmp_path, [3, 9], [(0, 0)] * 12 + [(0, 1)] * 8)
+  # 6 rows of 4 tokens and 2 of 9: two batches and four.
+  assert bucketing.texts_steps(*folders, 24, lengths=(4,)) == 6
+  assert bucketing.texts_steps(*folders, 24, 0.5, lengths=(4,)) == 3
+  assert bucketing.texts_steps(*folders, 24, 0, lengths=(4,)) == 0
+  dataset = bucketing.texts_by_length(*folders, 24, lengths=(4,), seed=1)
+  batches = list(itertools.islice(dataset.batches(), 60))
+  shapes = [batch['hypothesis_tokens'].shape for batch in batches]
+  assert set(shapes) == {(6, 4), (2, 9)}
+  # Both at the pace of their epochs: a third and two thirds.
+  assert 8 < shapes.count((6, 4)) < 32
+  rows = [b['ratings'][:, 0] for b in batches if len(b['ratings']) == 6]
+  assert set(np.concatenate(rows[:2])) == set(range(12))
+  assert len(list(dataset.token_arrays())) == 2
+  with pytest.raises(datasets.DatasetError, match='more than batch_tokens=8'):
+    bucketing.texts_by_length(*folders, 8, lengths=(4,))
