@@ -107,8 +107,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     '--dtype',
     choices=('float32', 'bfloat16', 'int8'),
     help='of the stored weights (default: the one that holds IN exactly); int8 '
-    'with a scale per row, for encoders and cross-encoders, which this library '
-    'alone reads',
+    'with a scale per channel, for encoders, cross-encoders and regressors, '
+    'which this library alone reads',
   )
   parser.add_argument(
     '--max-shard-size',
