@@ -293,7 +293,7 @@ def main() -> int:
     default='text',
     help='(default: %(default)s)',
   )
-  args = parser.parse_args()
+  args = parser.parse_intermixed_args()
   sets = tuple(args.sets.split(','))
   unknown = set(sets) - set(SETS)
   if unknown:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import json
 import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -150,7 +151,6 @@ def _embedded() -> Iterator[Model]:
     notes = ['default'] if name == registry.DEFAULT_MODEL else []
     if name == default and name != registry.DEFAULT_MODEL:
       notes.append(f'default of --metric {metric}')
-    reads = 'reference or source' if metric == 't5score' else 'reference'
     yield Model(
       BOX,
       name,
@@ -158,9 +158,19 @@ def _embedded() -> Iterator[Model]:
       _parameters(folder),
       _megabytes(folder),
       _licence(folder),
-      reads,
+      _reads(metric, folder),
       ', '.join(notes),
     )
+
+
+def _reads(metric: str, folder: Path) -> str:
+  """The texts that an embedded model reads besides the hypothesis."""
+  if metric == 't5score':
+    return 'reference or source'
+  if kinds.of(folder) != kinds.REGRESSOR:
+    return 'reference'
+  shape = json.loads((folder / 'config.json').read_text('utf-8'))['model']
+  return 'source and reference' if shape['reference'] else 'source'
 
 
 def _packaged() -> Iterator[Model]:
