@@ -110,6 +110,24 @@ def test_again_it_trains_nothing(place, fitted, capsys):
   )
 
 
+@pytest.mark.slow
+def test_batches_by_length(place, capsys):
+  text = (place.folder / 'comes.gin').read_text()
+  text += "include 'runs/comes_by_length.gin'\nBATCH_TOKENS = 48\n"
+  text += 'EPOCHS = 2\nFROZEN_EPOCHS = 0\nSTEPS_PER_CALL = 1\n'
+  (place.folder / 'by_length.gin').write_text(text)
+  assert place.run('by_length', run='by_length', chosen='train') == 0
+  # 24 instances of 24 tokens at most, two in a batch of that length.
+  out = capsys.readouterr().out
+  assert 'trained on 24 instances' in out and 'note' not in out
+  log = (place.folder / 'by_length/run/metrics.jsonl').read_text().splitlines()
+  steps = [json.loads(line)['step'] for line in log]
+  assert 12 <= max(steps) <= 24
+  metric = comes.Metric(place.folder / 'by_length' / 'model')
+  scores = metric.score_segments(rated_corpus.segments('xy', seed=5))
+  assert np.all(np.isfinite(scores.values))
+
+
 def test_what_is_said_of_the_choice_is_the_checkpoint_s(place, capsys):
   # Enough steps, so that there is no note.
   more = ('--gin.EPOCHS=7', '--gin.PATIENCE=None')
