@@ -42,14 +42,6 @@ with open(sys.argv[2], 'w', encoding='utf-8') as out:
 PYTHON
 }
 
-# fit PHASE START: trains recipes/e5_da_PHASE.gin from a folder of WORK.
-fit() {
-  t5score fit --gin_file="recipes/e5_da_$1.gin" \
-    --gin.ENCODER_PATH="'$work/$2'" --input "$work/pairs.jsonl" \
-    --ratings target --validation "${mlqe[@]}" target=z_mean where:split=dev \
-    --work "$work/$1"
-}
-
 step pairs "$python" "$scripts/reproduce/e5_da_pairs.py" \
   --input "${mlqe[@]}" rating=z_mean where:split=train \
   --input "${da[@]}" rating=da_z where:year=2015,2016 \
@@ -61,9 +53,11 @@ step texts texts "$work/pairs.jsonl" "$work/texts.txt"
 step initial "$python" "$scripts/reproduce/small_encoder.py" e5-small \
   --layers 6 --vocabulary 32000 --texts "$work/texts.txt" --standardise 4000 \
   -o "$work/initial"
-fit whole initial
-fit head whole/model
-step int8 t5score convert --to estimator --dtype int8 "$work/head/model" \
+t5score fit --gin_file=recipes/e5_da.gin \
+  --gin.ENCODER_PATH="'$work/initial'" --input "$work/pairs.jsonl" \
+  --ratings target --validation "${mlqe[@]}" target=z_mean where:split=dev \
+  --work "$work/fit"
+step int8 t5score convert --to estimator --dtype int8 "$work/fit/model" \
   "$work/e5-da"
 "$python" "$scripts/reproduce/measure_wmt20.py" "$data" --lexical chrf \
   "$work/e5-da"
