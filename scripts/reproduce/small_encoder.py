@@ -167,7 +167,10 @@ def standardised(
   length = min(_STATES_LENGTH, bundle.config.max_length)
   states = encoding.TextEncoder(bundle, [-1], max_length=length)
   vectors = np.stack(
-    [one.states[0].mean(axis=0, dtype=np.float64) for one in states.states(texts)]
+    [
+      one.states[0].mean(axis=0, dtype=np.float64)
+      for one in states.states(texts)
+    ]
   )
   mean, deviation = vectors.mean(axis=0), vectors.std(axis=0)
   if not (deviation > 0).all():

@@ -5,8 +5,8 @@ space. The rows of a matrix W [rows, columns] are output channels, as in Hugging
 Face's layout, or pieces of a vocabulary. W is stored as q = round(W / s), int8,
 with s = max |W| / 127 of each row, float32 [rows], under the name of W and
 '.scale'. In Flax's kernels the columns are output channels, and s is [1,
-columns]. Vectors stay float32. Reading returns float32, with an error of at most s / 2
-per value; computation is not quantised. Not here: files.
+columns]. Vectors stay float32. Reading returns float32, with an error of at
+most s / 2 per value; computation is not quantised. Not here: files.
 """
 
 from __future__ import annotations

@@ -170,7 +170,9 @@ def _instances(tmp_path, lengths, pairs):
     tokens[n, :length] = 10 + n
   np.save(texts / 'tokens.npy', tokens)
   np.save(texts / 'lengths.npy', np.array(lengths, np.int32))
-  for role, numbers in zip(('hypothesis', 'source'), zip(*pairs), strict=True):
+  for role, numbers in zip(
+    ('hypothesis', 'source'), zip(*pairs, strict=True), strict=True
+  ):
     np.save(rows / f'{role}.npy', np.array(numbers))
   np.save(rows / 'ratings.npy', np.arange(len(pairs), dtype='f4')[:, None])
   return rows, texts
@@ -193,7 +195,9 @@ def test_instances_are_padded_to_their_longest_text(tmp_path):
         strict=True,
       ):
         seen[int(rating)] = width
-        for tokens, text in zip((hypothesis, source), pairs[int(rating)]):
+        for tokens, text in zip(
+          (hypothesis, source), pairs[int(rating)], strict=True
+        ):
           assert np.sum(tokens == 10 + text) == lengths[text]
           assert np.sum(tokens == 1) == width - lengths[text]
   assert seen == {0: 8, 1: 8, 2: 4, 3: 12, 4: 12, 5: 8}

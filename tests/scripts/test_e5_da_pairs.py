@@ -42,11 +42,15 @@ def files(tmp_path):
     ['src', 'mt', 'ref', 'lp', 'z'],
     [
       [s, f'{"the " * n}sentence {n}', f'the sentence {n}', 'de-en', value]
-      for n, (s, value) in enumerate(zip(sources, (3, 1, 4, 1, 5, 9)))
+      for n, (s, value) in enumerate(
+        zip(sources, (3, 1, 4, 1, 5, 9), strict=True)
+      )
     ]
     # Rated twice: taken first, with the mean.
-    + [[sources[5], 'the the the the the sentence 5', 'the sentence 5']
-       + ['de-en', 0]]
+    + [
+      [sources[5], 'the the the the the sentence 5', 'the sentence 5']
+      + ['de-en', 0]
+    ]
     + [['a tree', 'ein Baum', 'ein Baum', 'en-de', value] for value in (2, 4)],
   )
   _table(tmp_path / 'test.tsv', ['source', 'hypothesis'], [['A SECRET', 'x']])

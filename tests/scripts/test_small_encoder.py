@@ -21,7 +21,11 @@ OTHERS = [
   for first in ('unre', 'lated', 'wor', 'ding', 'ever', 'gone')
   for last in ('some', 'thing', 'noone', 'here', 'blue')
 ]
-TEXTS = ['the cat sat on the mat', 'a dog ran over the hill', 'die Katze saß da']
+TEXTS = [
+  'the cat sat on the mat',
+  'a dog ran over the hill',
+  'die Katze saß da',
+]
 
 
 @pytest.fixture(scope='module')
