@@ -255,10 +255,17 @@ def test_every_recipe_gives_model_optimizer_and_mesh(path, tmp_path):
   ):
     pytest.importorskip('seqio')
   bindings = []
-  if path.name.startswith(('comes_', 'comet', 'xcomet_')):
+  if path.name.startswith(('comes_', 'comet', 'xcomet_', 'e5_')):
     # Steps are counted from the instances of a fold.
     np.save(tmp_path / 'ratings.npy', np.zeros((100, 4)))
     bindings = [f'ARRAYS = {str(tmp_path)!r}']
+  if path.name.startswith('e5_'):  # And from the lengths of their texts.
+    for role in ('hypothesis', 'source'):
+      np.save(tmp_path / f'{role}.npy', np.zeros(100, int))
+    (tmp_path / 'texts').mkdir()
+    np.save(tmp_path / 'texts' / 'tokens.npy', np.zeros((1, 9), int))
+    np.save(tmp_path / 'texts' / 'lengths.npy', np.array([9]))
+    bindings.append(f'TEXTS = {str(tmp_path / "texts")!r}')
   _gin.configure([str(path)], [], more=bindings)
   # All that doesn't read files; macros that the header's command gives are in
   # none of it.
