@@ -265,11 +265,14 @@ def _models() -> Iterator[Finding]:
 
 
 def _tried(name: str, detail: str) -> tuple[str, str]:
-  """Loads a model and scores the same text and another one."""
+  """Loads a model and scores the same text and another one.
+
+  The text is the reference and, for models that read one, the source.
+  """
   text = 'The ship leaves in the morning.'
   try:
     metric: Any = registry.load(name)
-    same, other = metric.score([text, 'Rain.'], [text, text])
+    same, other = metric.score([text, 'Rain.'], [text, text], [text, text])
   except Exception as error:
     return _BROKEN, f'{detail}; does not score: {one_line(str(error))}'
   if not same > other:
