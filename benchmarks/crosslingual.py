@@ -37,6 +37,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
+import mining_figures
 import numpy as np
 from measuring import Clock, Memory
 
@@ -328,7 +329,7 @@ def _mining(args: argparse.Namespace) -> dict[str, Any]:
   for size in map(int, args.distance_sizes.split(',')):
     results['distance'].append(_by_distance(texts, size, encoder, args))
     _show('distance', results['distance'][-1])
-  results['calculated'] = list(_calculated(results))
+  results['calculated'] = list(mining_figures.larger_corpora(results))
   for row in results['calculated']:
     _show('calculated', row)
   return results
@@ -383,29 +384,13 @@ def _margin(
       'search in both directions, pairs', lambda: mining.by_margin(x, y)
     )
   found['memory']['pairs'] = memory.peak - memory.start
-  found |= {'times': clock.medians(), 'gold': _against_gold(pairs, len(x))}
+  found |= {
+    'times': clock.medians(),
+    'gold': mining_figures.against_gold(pairs, len(x)),
+  }
   if args.peer:
     found['published'] = _peer_margin(x, y, pairs, args)
   return found
-
-
-def _against_gold(pairs: Any, size: int) -> dict[str, float]:
-  """Precision, recall and F1 of all pairs, and at the best threshold."""
-  hits = np.cumsum(pairs.sources == pairs.targets)
-  counts = np.arange(1, len(pairs) + 1)
-  f1 = 2 * hits / (counts + size)
-  best = int(f1.argmax())
-  return {
-    'pairs': len(pairs),
-    'precision': float(hits[-1] / len(pairs)),
-    'recall': float(hits[-1] / size),
-    'f1': float(f1[-1]),
-    'best f1': float(f1[best]),
-    'best threshold': float(pairs.scores[best]),
-    'precision of the best 5%': float(
-      hits[max(0, size // 20 - 1)] / max(1, size // 20)
-    ),
-  }
 
 
 def _peer_margin(
@@ -474,7 +459,7 @@ def _by_distance(
     'times': clock.medians(),
     'memory': memory.peak - memory.start,
     'pruned': 1 - counted.calls / candidates,
-    'gold': _against_gold(pairs, size),
+    'gold': mining_figures.against_gold(pairs, size),
   }
 
 
@@ -485,36 +470,6 @@ class _Counted:
   def __call__(self, *args: Any) -> float:
     self.calls += 1
     return self.function(*args)
-
-
-def _calculated(results: dict[str, Any]) -> Iterator[dict[str, Any]]:
-  """Costs of larger corpora, from the slopes: linear, and n^2 for search."""
-  largest = results['margin'][-1]
-  n = largest['size']
-  encode = sum(
-    results[f'encode {side}s']['cpu'] / results['lines']
-    for side in ('source', 'target')
-  )
-  distance = results['distance'][-1]
-  for size in (29_000, 100_000, 1_000_000, 4_000_000):
-    scale = (size / n) ** 2
-    yield {
-      'size': size,
-      'encode both, CPU hours': encode * size / 3600,
-      **{
-        f'{backend} in both directions, CPU hours': 2
-        * largest['times'][backend]['cpu']
-        * scale
-        / 3600
-        for backend in ('faiss', 'jax', 'approximate')
-      },
-      'distance without its search, CPU hours': distance['times']['mining'][
-        'cpu'
-      ]
-      / distance['size']
-      * size
-      / 3600,
-    }
 
 
 if __name__ == '__main__':

@@ -23,11 +23,17 @@ import jax
 import numpy as np
 
 from t5score_jax.checkpoints.bundle import Bundle
-from t5score_jax.inference import apart, balance, buckets, packing, placement
+from t5score_jax.inference import (
+  apart,
+  balance,
+  buckets,
+  costs,
+  packing,
+  placement,
+)
 from t5score_jax.inference.placement import Placed, Progress, Text, padded
 from t5score_jax.inference.programs import Compiling, Programs
 from t5score_jax.models import likelihood
-from t5score_jax.nn.t5 import T5Config
 from t5score_jax.runtime import processes
 
 Pair = tuple[Text, Text]
@@ -84,7 +90,7 @@ class Scorer:
   def __init__(self, bundle: Bundle, **options: Any):
     axes = self.NETWORK.logical_axes
     self._placed = Placed(bundle, logical_axes=axes, **options)
-    self._costs = _costs(bundle.config, self._placed.platform)
+    self._costs = costs.estimate(bundle.config, self._placed.platform)
     # On one CPU the product with the vocabulary is a separate program.
     self.packs = self._placed.on_one_cpu
     self._programs: Programs[tuple[int, ...]] = Programs()
@@ -467,35 +473,3 @@ def _window(
 
 def _call(function: Any, config: Any, params: Any, *arrays: Any) -> Any:
   return function(params, config, *arrays)
-
-
-def _costs(config: T5Config, platform: str) -> buckets.Costs:
-  """Estimates the seconds that computing and compiling take.
-
-  A rough estimate is enough: it only decides between a little more padding and
-  one more program. The constants were measured on two cores of a server.
-  """
-  joined = config.num_heads * config.head_dim
-  attention = 4 * config.emb_dim * joined
-  mlp = (len(config.mlp_activations) + 1) * config.emb_dim * config.mlp_dim
-  encoder = config.num_encoder_layers * (attention + mlp)
-  decoder = config.num_decoder_layers * (2 * attention + mlp)
-  vocabulary = config.emb_dim * config.vocab_size
-  on_cpu = platform == 'cpu'
-  if not on_cpu:
-    # On a CPU padding is never multiplied by the vocabulary.
-    decoder += vocabulary
-  # Multiplications and additions per second.
-  rate = 3e10 * min(placement.cores(), 8) if on_cpu else 1.5e13
-  depths = [config.num_encoder_layers, config.num_decoder_layers]
-  if config.scan_layers:
-    depths = [1, 1]
-  slower = 1.0 if on_cpu else 3.0
-  return buckets.Costs(
-    encoder_token=encoder / rate,
-    decoder_token=decoder / rate,
-    encoder=slower * (0.15 + 0.09 * depths[0]),
-    decoder=slower * (0.2 + (0.12 if on_cpu else 0.2) * depths[1]),
-    vocabulary_token=vocabulary / rate,
-    vocabulary=0.5,
-  )
