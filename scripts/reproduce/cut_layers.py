@@ -1,4 +1,4 @@
-r"""Makes a student of some layers of a cross-encoder, for FrugalScore's phase 2.
+r"""Makes a student of some layers of a cross-encoder, for FrugalScore.
 
     python scripts/reproduce/cut_layers.py minilm-da --layers 1,3,5 -o initial
 
