@@ -140,6 +140,11 @@ def _published(
   """The published word_mover_score, idf of references and hypotheses."""
   import torch
 
+  from t5score_jax.crosslingual import transport
+
+  # pyemd imports POT, which would import TensorFlow; PyTorch imports Triton
+  # after that and crashes.
+  transport.optimal_transport()
   source = (folder / 'moverscore_v2.py').read_text('utf-8')
   for old, new in _REPLACED:
     if old not in source:

@@ -17,6 +17,7 @@ import sys
 from collections.abc import Sequence
 
 from t5score_jax.checkpoints import convert, cross_encoders
+from t5score_jax.checkpoints.formats.huggingface import encoders
 from t5score_jax.data import folders
 from t5score_jax.metrics import frugalscore
 
@@ -29,6 +30,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
   parser.add_argument('teacher', help='name or folder of a cross-encoder')
   parser.add_argument(
     '--layers',
+    type=_numbers,
     required=True,
     metavar='N,...',
     help='the layers to keep, from 1, ascending',
@@ -43,20 +45,23 @@ def main(arguments: Sequence[str] | None = None) -> int:
   )
   args = parser.parse_args(arguments)
   try:
-    try:
-      layers = [int(text) for text in args.layers.split(',')]
-    except ValueError:
-      raise ValueError(
-        f'--layers {args.layers}: numbers, separated by commas'
-      ) from None
     convert.check_output(args.output)
-    student = cut(frugalscore.load(args.teacher), layers)
+    student = cut(frugalscore.load(args.teacher), args.layers)
     with folders.new_folder(args.output) as new:
       cross_encoders.save(student, new)
   except (ValueError, OSError) as error:
     print(f'error: {error}', file=sys.stderr)
     return 1
   return 0
+
+
+def _numbers(text: str) -> list[int]:
+  try:
+    return [int(number) for number in text.split(',')]
+  except ValueError:
+    raise argparse.ArgumentTypeError(
+      f'{text!r}: give numbers, separated by commas'
+    ) from None
 
 
 def cut(
@@ -72,14 +77,13 @@ def cut(
     raise ValueError(
       f'layers {",".join(map(str, layers))}: must ascend, from 1 to {whole}'
     )
-  encoder = teacher.params['encoder']
-  kept = {k: v for k, v in encoder.items() if not k.startswith('layers_')}
-  for new, old in enumerate(layers):
-    kept[f'layers_{new}'] = encoder[f'layers_{old - 1}']
+  encoder = encoders.selected_layers(
+    teacher.params['encoder'], [layer - 1 for layer in layers]
+  )
   return dataclasses.replace(
     teacher,
     config=dataclasses.replace(teacher.config, num_layers=len(layers)),
-    params={**teacher.params, 'encoder': kept},
+    params={**teacher.params, 'encoder': encoder},
   )
 
 

@@ -45,10 +45,17 @@ def test_all_layers_score_as_the_teacher(main, tmp_path):
   np.testing.assert_allclose(found, expected, atol=1e-6)
 
 
-@pytest.mark.parametrize('layers', ['0', '1,1', '2,1', '3', 'two', ''])
+@pytest.mark.parametrize('layers', ['0', '1,1', '2,1', '3', '-1'])
 def test_other_layers_are_refused(main, tmp_path, capsys, layers):
   out = tmp_path / 'out'
   given = ['frugalscore-tiny', f'--layers={layers}', '-o', str(out)]
   assert main(given) == 1
   assert 'layers' in capsys.readouterr().err
   assert not out.exists()
+
+
+@pytest.mark.parametrize('layers', ['two', '', '1,', '1.5'])
+def test_other_words_are_no_layers(main, tmp_path, capsys, layers):
+  with pytest.raises(SystemExit, match='2'):
+    main(['frugalscore-tiny', f'--layers={layers}', '-o', str(tmp_path / 'x')])
+  assert f'{layers!r}: give numbers' in capsys.readouterr().err

@@ -11,7 +11,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -418,13 +418,28 @@ def truncated(bundle: EncoderBundle, layers: int) -> EncoderBundle:
     raise OptionError(
       f'layer {layers}: {bundle.name} has a norm behind its last layer only'
     )
-  shared = [name for name in bundle.params if not name.startswith('layers_')]
-  kept = [*shared, *(f'layers_{n}' for n in range(number))]
   return dataclasses.replace(
     bundle,
     config=dataclasses.replace(bundle.config, num_layers=number),
-    params={name: bundle.params[name] for name in kept},
+    params=selected_layers(bundle.params, range(number)),
   )
+
+
+def selected_layers(
+  params: Mapping[str, Any], layers: Sequence[int]
+) -> dict[str, Any]:
+  """The parameters of an encoder with only these of its layers.
+
+  Args:
+    params: Of the encoder.
+    layers: Layers to keep, numbered from 0.
+
+  Returns:
+    All other parameters, and those of the layers, renumbered in this order.
+  """
+  kept = {k: v for k, v in params.items() if not k.startswith('layers_')}
+  chosen = {f'layers_{n}': params[f'layers_{m}'] for n, m in enumerate(layers)}
+  return {**kept, **chosen}
 
 
 def write_mean_pooling(config: BertConfig, folder: Path) -> None:
