@@ -58,10 +58,8 @@ def word_mover_score(references, hypotheses, *_, **options):
 """
 
 
-@pytest.mark.slow
+@pytest.mark.parity
 def test_the_published_program_is_timed_without_tensorflow(tmp_path):
-  pytest.importorskip('torch', reason='the published program needs it')
-  pytest.importorskip('ot', reason='the published program needs it')
   encoder = tiny_encoder.make(tmp_path / 'encoder')
   replaced = [old for old, _ in runpy.run_path(str(_SCRIPT))['_REPLACED']]
   (tmp_path / 'moverscore_v2.py').write_text(
